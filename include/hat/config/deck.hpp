@@ -1,0 +1,120 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hat {
+
+/// The deck of `hat train`: every key with its default. A key `model.width` is the deck entry `width` of `[model]`, the
+/// option `--model.width` and the environment variable `HAT_MODEL_WIDTH`; the command line wins over the environment,
+/// the environment over the deck file. deck_schema.cpp holds the documentation and the limits of each key.
+
+enum class Mode { sync, hybrid, async };
+enum class Placement { spread, packed, dedicated };
+enum class StalenessRule { exact, freshest };
+enum class Dispatch { on_demand, static_ };
+enum class ModelFamily { llama, gpt2 };
+enum class OptimizerKind { adamw, sgd, muon };
+enum class ScheduleKind { cosine, linear, constant };
+enum class ClipRule { none, global, previous, block };
+enum class LongPolicy { cut, refuse };
+
+/// Architecture of a decoder transformer. Llama: RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases.
+/// GPT-2: LayerNorm, learned positions, GELU (tanh form), biases, kv_heads = heads.
+struct ModelConfig {
+  ModelFamily family = ModelFamily::llama;
+  int64_t width = 128;       ///< C
+  int64_t layers = 4;        ///< L
+  int64_t heads = 4;         ///< query heads; width / heads is the head size, even
+  int64_t kv_heads = 0;      ///< key/value heads, divides heads; 0: as many as heads
+  int64_t mlp_width = 0;     ///< 0: the family's usual one (llama 8/3 width up to a multiple of 32, gpt2 4 width)
+  int64_t max_length = 1024; ///< longest sequence in tokens; GPT-2 has this many learned positions
+  int64_t vocabulary = 0;    ///< V; 0: the tokenizer's
+  bool tied = false;         ///< the head uses the embedding matrix
+  double norm_epsilon = 1e-5;
+  double rope_base = 10000.0;
+};
+
+struct DataConfig {
+  std::string path;  ///< dataset.h5
+  LongPolicy long_documents = LongPolicy::cut;  ///< key data.long
+};
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::adamw;  ///< key optimizer
+  double learning_rate = 1e-3;                ///< AdamW (also beside Muon) and SGD
+  double muon_learning_rate = 0.02;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double momentum = 0.95;  ///< SGD and Muon
+  double weight_decay = 0.1;  ///< decoupled, on matrices only
+};
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::cosine;  ///< key schedule
+  int64_t warmup_steps = 100;
+  double final_fraction = 0.1;  ///< of the peak learning rate, reached at the last step
+};
+
+struct ClipConfig {
+  ClipRule rule = ClipRule::global;  ///< key clip; preset by mode: sync global, hybrid and async previous
+  double norm = 1.0;
+};
+
+struct TrainConfig {
+  int64_t steps = 0;   ///< exactly one of steps, tokens, epochs is set
+  int64_t tokens = 0;
+  double epochs = 0;
+};
+
+struct EvalConfig {
+  int64_t every = 0;   ///< steps between validations; 0: only before and after training
+  int64_t tokens = 0;  ///< at most this many validation tokens, whole documents; 0: all
+};
+
+struct CheckpointConfig {
+  int64_t every = 1000;  ///< steps
+  int64_t keep = 2;      ///< newest ones kept
+};
+
+struct SampleConfig {
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 0.8;
+};
+
+struct Deck {
+  Mode mode = Mode::hybrid;
+  bool deterministic = false;
+  uint64_t seed = 1;
+  int64_t servers = 1;
+  Placement placement = Placement::spread;  ///< key servers.placement
+  int64_t staleness = 1;                    ///< S; preset by mode: sync 0, hybrid and async 1; kUnbounded
+  StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
+  std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
+                                      ///< upper, else none
+  Dispatch dispatch = Dispatch::on_demand;
+  int64_t batch_tokens = 4096;  ///< target tokens of a step
+  int64_t unit_tokens = 0;      ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
+  std::string device = "auto";  ///< auto | cpu | cuda
+  std::string output = "hat-run";  ///< run folder
+  bool resume = false;
+  int64_t worker_threads = 1;  ///< key worker.threads
+  int64_t log_every = 10;      ///< key log.every, steps
+  double timeout_s = 300;      ///< longest wait for another rank
+  ModelConfig model;
+  DataConfig data;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  ClipConfig clip;
+  TrainConfig train;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  SampleConfig sample;
+};
+
+/// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
+inline constexpr int64_t kUnbounded = -1;
+
+}  // namespace hat

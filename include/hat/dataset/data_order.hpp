@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "hat/config/deck.hpp"
+#include "hat/dataset/dataset.hpp"
+#include "hat/model/transformer.hpp"
+
+namespace hat {
+
+/// A document, or a piece of one longer than model.max_length: target tokens [begin, begin + length) of it.
+struct Sequence {
+  int64_t document = 0;
+  int64_t begin = 0;
+  int64_t length = 0;
+  bool operator==(const Sequence&) const = default;
+};
+
+/// One global batch: whole sequences, about batch_tokens target tokens, never over the end of an epoch.
+struct Step {
+  int64_t index = 0;
+  int64_t epoch = 0;
+  std::vector<Sequence> sequences;
+  int64_t target_tokens = 0;
+};
+
+/// The order in which the training documents are used. Everybody who makes one from the same arguments sees the same
+/// steps, so nobody has to send them. Each epoch is a seeded global shuffle of all documents; pieces of a cut document
+/// stay in order behind each other. A step takes sequences until it has at least batch_tokens target tokens.
+class DataOrder {
+ public:
+  /// Throws InputError when a document is longer than max_length and the policy is refuse.
+  DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens, int64_t max_length, LongPolicy policy);
+
+  /// Any order of calls works; ascending calls are cheap (amortised O(sequences of the step)).
+  const Step& step(int64_t index);
+  int64_t steps_per_epoch(int64_t epoch);
+
+ private:
+  void start_epoch(int64_t epoch);
+  const Dataset& dataset_;
+  uint64_t seed_;
+  int64_t batch_tokens_;
+  int64_t max_length_;
+  // Private state: implementation's choice.
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// Reads the sequences into one packed batch.
+PackedBatch read_batch(const Dataset& dataset, Split split, const std::vector<Sequence>& sequences);
+
+/// The validation documents (cut at max_length), at most `max_tokens` target tokens if that is > 0, packed into groups
+/// of about `group_tokens`.
+std::vector<std::vector<Sequence>> validation_groups(const Dataset& dataset, int64_t max_length, int64_t group_tokens,
+                                                     int64_t max_tokens);
+
+/// Bytes of text among the target tokens of those groups (end-of-text tokens are none).
+int64_t text_bytes(const Dataset& dataset, Split split, const std::vector<std::vector<Sequence>>& groups);
+
+}  // namespace hat
