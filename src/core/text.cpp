@@ -51,9 +51,10 @@ std::string human_bytes(int64_t size_bytes) {
 }
 
 std::string with_commas(int64_t value) {
-  std::string digits = std::to_string(value < 0 ? -value : value);
+  const uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+  std::string digits = std::to_string(magnitude);
   for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3) {
-    digits.insert(static_cast<size_t>(place), ",");
+    digits.insert(static_cast<size_t>(place), 1, ',');
   }
   return value < 0 ? "-" + digits : digits;
 }
