@@ -1,0 +1,23 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+namespace hat {
+
+/// Every fsync of a file or folder made by this module adds one to `counter` while it is set (nullptr: none). Tests use
+/// it: a process that is killed loses nothing that was only not fsynced, so no crash test can notice a missing call.
+/// Returns the counter set before.
+std::atomic<int64_t>* set_fsync_counter(std::atomic<int64_t>* counter);
+
+/// Contents of a file reach the disk. Throws Error naming the file.
+void fsync_file(const std::filesystem::path& path);
+/// Names in a folder (creations, renames, removals) reach the disk.
+void fsync_folder(const std::filesystem::path& folder);
+/// Renames, replacing `to` if it is a file, and makes both folders durable. `from` itself must be durable already.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Writes a small file so that it is either whole or absent: temporary name, fsync, rename, fsync of the folder.
+void write_file_durably(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace hat

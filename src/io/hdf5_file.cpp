@@ -1,0 +1,78 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "hat/core/error.hpp"
+#include "hat/io/durable.hpp"
+#include "hdf5_library.hpp"
+
+namespace hat::hdf5 {
+
+namespace {
+/// What can be said without HDF5, in plain words.
+void check_readable(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw InputError(path.string(), "", "no such file");
+  if (std::filesystem::is_directory(status)) throw InputError(path.string(), "", "is a folder, not a file");
+  if (::access(path.c_str(), R_OK) != 0) throw InputError(path.string(), "", std::strerror(errno));
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw InputError(path.string(), "", error.message());
+  if (size == 0) throw InputError(path.string(), "", "is empty");
+}
+
+std::string explain_open_error(const std::string& reason) {
+  if (reason.find("truncated file") != std::string::npos) {
+    return fmt::format("is truncated: the file ends before its data do (HDF5: {})", reason);
+  }
+  if (reason.find("already open for write") != std::string::npos || reason == "Resource temporarily unavailable") {
+    return fmt::format("is being written, or its writer was killed (HDF5: {})", reason);
+  }
+  return fmt::format("is damaged or truncated (HDF5: {})", reason);
+}
+}  // namespace
+
+File File::create(const std::filesystem::path& path) {
+  const LibraryLock lock;
+  const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  // The 1.10 format: virtual arrays need it, and its metadata carry checksums.
+  if (!access.valid() || H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
+      H5Pset_fclose_degree(access.get(), H5F_CLOSE_SEMI) < 0) {
+    throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
+  }
+  File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), path.string(), true);
+  if (!file.handle_.valid()) throw Error(fmt::format("{}: cannot create: {}", path.string(), pending_error()));
+  return file;
+}
+
+File File::open(const std::filesystem::path& path) {
+  check_readable(path);
+  const LibraryLock lock;
+  const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
+  if (is_hdf5 == 0) throw InputError(path.string(), "", "is not an HDF5 file");
+  if (is_hdf5 < 0) pending_error();
+  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), path.string(), false);
+  if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
+  return file;
+}
+
+Group File::root() const {
+  const LibraryLock lock;
+  Group group(H5Gopen2(handle_.get(), "/", H5P_DEFAULT), path_, "/", writable_);
+  if (!group.handle_.valid()) group.fail("open the root group");
+  return group;
+}
+
+void File::close() {
+  {
+    const LibraryLock lock;
+    if (H5Fflush(handle_.get(), H5F_SCOPE_GLOBAL) < 0 || H5Fclose(handle_.release()) < 0) {
+      throw Error(fmt::format("{}: cannot write and close: {}", path_, pending_error()));
+    }
+  }
+  if (writable_) fsync_file(path_);
+}
+
+}  // namespace hat::hdf5

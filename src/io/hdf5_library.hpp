@@ -1,0 +1,24 @@
+#pragma once
+#include <hdf5.h>
+
+#include <string>
+
+#include "hat/io/hdf5.hpp"
+
+namespace hat::hdf5 {
+
+using Space = Handle<H5Sclose>;
+using Type = Handle<H5Tclose>;
+using Properties = Handle<H5Pclose>;
+using AttributeHandle = Handle<H5Aclose>;
+using DatasetHandle = Handle<H5Dclose>;
+
+/// The innermost text of HDF5's error stack on one line; the operating system's words if it was its error. Clears it.
+std::string pending_error();
+
+hid_t stored_type(Element element);  ///< little-endian
+hid_t memory_type(Element element);
+/// A variable-length UTF-8 string.
+Type string_type();
+
+}  // namespace hat::hdf5
