@@ -3,18 +3,11 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/core/sequence.hpp"
 #include "hat/dataset/dataset.hpp"
 #include "hat/model/transformer.hpp"
 
 namespace hat {
-
-/// A document, or a piece of one longer than model.max_length: target tokens [begin, begin + length) of it.
-struct Sequence {
-  int64_t document = 0;
-  int64_t begin = 0;
-  int64_t length = 0;
-  bool operator==(const Sequence&) const = default;
-};
 
 /// One global batch: whole sequences, about batch_tokens target tokens, never over the end of an epoch.
 struct Step {

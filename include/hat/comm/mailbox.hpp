@@ -1,0 +1,149 @@
+#pragma once
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "hat/comm/communicator.hpp"
+#include "hat/comm/messages.hpp"
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+/// Appends fields to a byte vector; MessageReader takes them off again in the same order.
+class MessageWriter {
+ public:
+  template <class T>
+  void operator()(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    append(&value, sizeof value);
+  }
+  template <class T>
+  void operator()(const std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    (*this)(static_cast<int64_t>(values.size()));
+    append(values.data(), values.size() * sizeof(T));
+  }
+  void operator()(const std::string& text) {
+    (*this)(static_cast<int64_t>(text.size()));
+    append(text.data(), text.size());
+  }
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+ private:
+  void append(const void* data, size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), bytes, bytes + size);
+  }
+  std::vector<std::byte> bytes_;
+};
+
+/// Throws Error when the message is shorter than its fields.
+class MessageReader {
+ public:
+  explicit MessageReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  void operator()(T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    take(&value, sizeof value);
+  }
+  template <class T>
+  void operator()(std::vector<T>& values) {
+    values.resize(take_count(sizeof(T)));
+    take(values.data(), values.size() * sizeof(T));
+  }
+  void operator()(std::string& text) {
+    text.resize(take_count(1));
+    take(text.data(), text.size());
+  }
+
+ private:
+  size_t take_count(size_t element_bytes) {
+    int64_t count = 0;
+    (*this)(count);
+    if (count < 0 || static_cast<size_t>(count) > bytes_.size() / element_bytes) throw Error("a message is cut short");
+    return static_cast<size_t>(count);
+  }
+  void take(void* data, size_t size) {
+    if (size > bytes_.size()) throw Error("a message is cut short");
+    if (size > 0) std::memcpy(data, bytes_.data(), size);
+    bytes_ = bytes_.subspan(size);
+  }
+  std::span<const std::byte> bytes_;
+};
+
+/// A control message that has arrived.
+class Mail {
+ public:
+  explicit Mail(Incoming incoming) : incoming_(std::move(incoming)), reader_(incoming_.data) { reader_(kind_); }
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  MessageKind kind() const { return kind_; }
+  int source() const { return incoming_.source; }
+  /// The message, which must be of the kind that arrived.
+  template <class Message>
+  Message open() {
+    Message message;
+    message.fields(reader_);
+    return message;
+  }
+
+ private:
+  Incoming incoming_;
+  MessageReader reader_;
+  MessageKind kind_{};
+};
+
+/// Control messages and gradient bodies over one communicator. Sends never block; messages between two ranks arrive in
+/// the order of posting.
+/// A rank that is server and worker at once has two mailboxes on the same rank: each kind of message goes to one of the
+/// two roles, so each has a tag of its own.
+enum class MailTag : int { to_server = 1, to_worker = 2, push_body = 3 };
+
+class Mailbox {
+ public:
+  Mailbox(const Communicator& communicator, MailTag own_tag) : communicator_(&communicator), own_tag_(own_tag) {}
+
+  template <class Message>
+  void post(Message message, int rank, MailTag tag) {
+    MessageWriter writer;
+    writer(Message::kKind);
+    message.fields(writer);
+    post_bytes(writer.take(), rank, tag);
+  }
+
+  /// The next message for this role, if one is there. Also completes sends.
+  std::unique_ptr<Mail> try_receive() {
+    flush();
+    std::optional<Incoming> incoming = communicator_->try_receive(static_cast<int>(own_tag_));
+    return incoming ? std::make_unique<Mail>(std::move(*incoming)) : nullptr;
+  }
+
+  /// True when every posted message has left.
+  bool flush() {
+    std::erase_if(outgoing_, [](Outgoing& outgoing) { return outgoing.request.test(); });
+    return outgoing_.empty();
+  }
+
+  const Communicator& communicator() const { return *communicator_; }
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    Request request;
+  };
+  void post_bytes(std::vector<std::byte> bytes, int rank, MailTag tag) {
+    outgoing_.push_back({.bytes = std::move(bytes), .request = Request()});
+    outgoing_.back().request = communicator_->start_send(outgoing_.back().bytes, rank, static_cast<int>(tag));
+  }
+
+  const Communicator* communicator_;
+  MailTag own_tag_;
+  std::deque<Outgoing> outgoing_;  // moving an entry leaves the bytes of its vector where the send reads them
+};
+
+}  // namespace hat

@@ -1,0 +1,189 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hat/core/sequence.hpp"
+
+namespace hat {
+
+/// Everything that servers and workers say to each other. Each message lists its fields once, in `fields`, for both
+/// directions (mailbox.hpp). Gradient values travel behind a PushHeader on their own tag; parameters by RMA.
+
+enum class MessageKind : int32_t {
+  lease_request,
+  lease,
+  push,
+  unit_report,
+  evaluation_report,
+  norm_share,
+  norm_total,
+  step_complete,
+  checkpoint_written,
+  worker_summary,
+  shutdown,
+};
+
+/// worker -> server 0: what shall I do next?
+struct LeaseRequest {
+  static constexpr MessageKind kKind = MessageKind::lease_request;
+  int64_t worker = 0;
+  bool idle = false;  ///< has nothing left to compute: the answer may wait until there is something
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(idle);
+  }
+};
+
+enum class LeaseKind : int32_t {
+  train,     ///< compute this unit
+  evaluate,  ///< loss of these validation sequences with version `step` of every block
+  none,      ///< nothing before step `step`: finish what is open, then ask again as idle
+  finish,    ///< nothing more at all
+};
+
+/// server 0 -> worker. Tells also that the worker has no further unit of any step before `step`.
+struct Lease {
+  static constexpr MessageKind kKind = MessageKind::lease;
+  LeaseKind kind = LeaseKind::none;
+  int64_t unit = 0;        ///< number of the unit in the run
+  int64_t generation = 0;  ///< raised each time a unit is leased again; pushes of an older one are refused
+  int64_t step = 0;
+  int64_t order = 0;       ///< place of the unit in its step, the order of adding when deterministic
+  int64_t units = 0;       ///< units of the step, known when deterministic
+  std::vector<Sequence> sequences;
+  template <class F>
+  void fields(F& f) {
+    f(kind), f(unit), f(generation), f(step), f(order), f(units), f(sequences);
+  }
+};
+
+enum class Codec : int32_t { fp32 };
+
+/// worker -> server, followed by `count` values on kPushBodyTag: a sum over target tokens of the gradient of elements
+/// [begin, begin + count) of a block.
+struct PushHeader {
+  static constexpr MessageKind kKind = MessageKind::push;
+  int64_t worker = 0;
+  int64_t sequence_number = 0;  ///< of this worker's pushes to this server: a repeat is received and dropped
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t tokens = 0;        ///< target tokens in the sum
+  bool complete = false;     ///< the sum of the whole step (of a barrier block), whatever `tokens` says
+  int64_t base_version = 0;  ///< oldest version that went into the sum
+  int64_t order = 0;         ///< when deterministic: place in the order of adding
+  double norm = -1.0;        ///< unbounded mode with clipping over blocks: norm of the worker's whole gradient per token
+  Codec codec = Codec::fp32;
+  std::vector<int64_t> units;
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(sequence_number), f(generation), f(step), f(block), f(begin), f(count), f(tokens), f(complete),
+        f(base_version), f(order), f(norm), f(codec), f(units);
+  }
+};
+
+/// worker -> server 0: a unit is computed.
+struct UnitReport {
+  static constexpr MessageKind kKind = MessageKind::unit_report;
+  int64_t worker = 0;
+  int64_t unit = 0;
+  int64_t generation = 0;
+  int64_t step = 0;
+  double nats = 0;
+  int64_t tokens = 0;
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens);
+  }
+};
+
+/// worker -> server 0: validation loss of a leased group.
+struct EvaluationReport {
+  static constexpr MessageKind kKind = MessageKind::evaluation_report;
+  int64_t unit = 0;
+  double nats = 0;
+  int64_t tokens = 0;
+  template <class F>
+  void fields(F& f) {
+    f(unit), f(nats), f(tokens);
+  }
+};
+
+/// server -> servers that need it: sum of squares of the step's mean gradient over this server's share of `block`, or of
+/// all its blocks (kAllBlocks, to server 0).
+struct NormShare {
+  static constexpr MessageKind kKind = MessageKind::norm_share;
+  static constexpr int64_t kAllBlocks = -1;
+  int64_t server = 0;
+  int64_t step = 0;
+  int64_t block = kAllBlocks;
+  double sum_of_squares = 0;
+  template <class F>
+  void fields(F& f) {
+    f(server), f(step), f(block), f(sum_of_squares);
+  }
+};
+
+/// server 0 -> all servers: norm of the step's mean gradient.
+struct NormTotal {
+  static constexpr MessageKind kKind = MessageKind::norm_total;
+  int64_t step = 0;
+  double norm = 0;
+  template <class F>
+  void fields(F& f) {
+    f(step), f(norm);
+  }
+};
+
+/// server -> server 0: all its blocks have had the update of this step (unbounded: every push of the step).
+struct StepComplete {
+  static constexpr MessageKind kKind = MessageKind::step_complete;
+  int64_t server = 0;
+  int64_t step = 0;
+  std::vector<int64_t> staleness_counts;  ///< [s]: pushes of the step that were s versions old when applied
+  template <class F>
+  void fields(F& f) {
+    f(server), f(step), f(staleness_counts);
+  }
+};
+
+/// server -> server 0: its file of the checkpoint is durable.
+struct CheckpointWritten {
+  static constexpr MessageKind kKind = MessageKind::checkpoint_written;
+  int64_t server = 0;
+  int64_t step = 0;
+  template <class F>
+  void fields(F& f) {
+    f(server), f(step);
+  }
+};
+
+/// worker -> server 0, at the end.
+struct WorkerSummary {
+  static constexpr MessageKind kKind = MessageKind::worker_summary;
+  int64_t worker = 0;
+  std::vector<double> seconds;  ///< by Activity (metrics/account.hpp)
+  int64_t tokens = 0;
+  int64_t units = 0;
+  int64_t pulls = 0;
+  int64_t pulls_rejected = 0;
+  int64_t pulled_bytes = 0;
+  int64_t pushed_bytes = 0;
+  std::string sample;  ///< worker 0: generated text
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes), f(sample);
+  }
+};
+
+/// server 0 -> the other servers: everything is done.
+struct Shutdown {
+  static constexpr MessageKind kKind = MessageKind::shutdown;
+  template <class F>
+  void fields(F&) {}
+};
+
+}  // namespace hat

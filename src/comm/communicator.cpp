@@ -1,0 +1,228 @@
+#include "hat/comm/communicator.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <map>
+
+#include "check.hpp"
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+namespace {
+// MPI counts are ints; larger transfers go in pieces of this size, the same on both sides.
+constexpr size_t kPieceBytes = size_t{1} << 30;
+}  // namespace
+
+struct Request::Impl {
+  std::vector<MPI_Request> requests;
+};
+
+Request::Request() = default;
+Request::Request(Request&&) noexcept = default;
+Request& Request::operator=(Request&& other) noexcept {
+  if (this != &other) {
+    if (impl_) MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE);
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+Request::~Request() {
+  if (impl_) MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE);
+}
+
+bool Request::test() {
+  if (!impl_) return true;
+  int done = 0;
+  check_mpi(MPI_Testall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+  if (done != 0) impl_.reset();
+  return done != 0;
+}
+
+void Request::wait() {
+  if (!impl_) return;
+  check_mpi(MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE),
+            "MPI_Waitall");
+  impl_.reset();
+}
+
+struct Communicator::Impl {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 0;
+
+  explicit Impl(MPI_Comm handle) : comm(handle) {
+    if (comm == MPI_COMM_NULL) return;
+    check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  }
+  ~Impl() {
+    // A rank that fails leaves by abort: freeing is collective and would wait for ranks that never come.
+    if (comm != MPI_COMM_NULL && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+};
+
+Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator::~Communicator() = default;
+
+Communicator Communicator::world() {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  return Communicator(std::make_unique<Impl>(comm));
+}
+
+int Communicator::rank() const { return impl_->rank; }
+int Communicator::size() const { return impl_->size; }
+
+Communicator Communicator::split(int colour) const {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(impl_->comm, colour < 0 ? MPI_UNDEFINED : colour, impl_->rank, &comm), "MPI_Comm_split");
+  return Communicator(std::make_unique<Impl>(comm));
+}
+
+Communicator Communicator::duplicate() const {
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(impl_->comm, &comm), "MPI_Comm_dup");
+  return Communicator(std::make_unique<Impl>(comm));
+}
+
+std::vector<int> Communicator::node_of_rank() const {
+  char name[MPI_MAX_PROCESSOR_NAME];
+  int length = 0;
+  check_mpi(MPI_Get_processor_name(name, &length), "MPI_Get_processor_name");
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (const std::string& node : all_gather(std::string(name, static_cast<size_t>(length)))) {
+    nodes.push_back(numbers.emplace(node, static_cast<int>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+void Communicator::barrier() const { check_mpi(MPI_Barrier(impl_->comm), "MPI_Barrier"); }
+
+int64_t Communicator::all_reduce_max(int64_t value) const {
+  int64_t result = 0;
+  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, impl_->comm), "MPI_Allreduce");
+  return result;
+}
+
+double Communicator::all_reduce_sum(double value) const {
+  double result = 0;
+  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, impl_->comm), "MPI_Allreduce");
+  return result;
+}
+
+std::string Communicator::broadcast(const std::string& text, int root) const {
+  int64_t size = static_cast<int64_t>(text.size());
+  check_mpi(MPI_Bcast(&size, 1, MPI_INT64_T, root, impl_->comm), "MPI_Bcast");
+  std::string result = text;
+  result.resize(static_cast<size_t>(size));
+  check_mpi(MPI_Bcast(result.data(), static_cast<int>(size), MPI_CHAR, root, impl_->comm), "MPI_Bcast");
+  return result;
+}
+
+std::vector<std::string> Communicator::all_gather(const std::string& text) const {
+  const int own = static_cast<int>(text.size());
+  std::vector<int> sizes(static_cast<size_t>(impl_->size));
+  check_mpi(MPI_Allgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, impl_->comm), "MPI_Allgather");
+  std::vector<int> starts(sizes.size() + 1, 0);
+  for (size_t i = 0; i < sizes.size(); ++i) starts[i + 1] = starts[i] + sizes[i];
+  std::string all(static_cast<size_t>(starts.back()), '\0');
+  check_mpi(MPI_Allgatherv(text.data(), own, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, impl_->comm),
+            "MPI_Allgatherv");
+  std::vector<std::string> result;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    result.push_back(all.substr(static_cast<size_t>(starts[i]), static_cast<size_t>(sizes[i])));
+  }
+  return result;
+}
+
+Request Communicator::start_send(std::span<const std::byte> data, int destination, int tag) const {
+  Request request;
+  request.impl_ = std::make_unique<Request::Impl>();
+  for (size_t done = 0; done < data.size() || done == 0; done += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, data.size() - done);
+    request.impl_->requests.push_back(MPI_REQUEST_NULL);
+    check_mpi(MPI_Isend(data.data() + done, static_cast<int>(piece), MPI_BYTE, destination, tag, impl_->comm,
+                        &request.impl_->requests.back()),
+              "MPI_Isend");
+  }
+  return request;
+}
+
+Request Communicator::start_receive(std::span<std::byte> data, int source, int tag) const {
+  Request request;
+  request.impl_ = std::make_unique<Request::Impl>();
+  for (size_t done = 0; done < data.size() || done == 0; done += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, data.size() - done);
+    request.impl_->requests.push_back(MPI_REQUEST_NULL);
+    check_mpi(MPI_Irecv(data.data() + done, static_cast<int>(piece), MPI_BYTE, source, tag, impl_->comm,
+                        &request.impl_->requests.back()),
+              "MPI_Irecv");
+  }
+  return request;
+}
+
+std::optional<Incoming> Communicator::try_receive(int tag) const {
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  check_mpi(MPI_Improbe(MPI_ANY_SOURCE, tag, impl_->comm, &found, &message, &status), "MPI_Improbe");
+  if (found == 0) return std::nullopt;
+  int count = 0;
+  check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  Incoming incoming{.source = status.MPI_SOURCE, .tag = tag, .data = std::vector<std::byte>(static_cast<size_t>(count))};
+  check_mpi(MPI_Mrecv(incoming.data.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  return incoming;
+}
+
+struct Window::Impl {
+  MPI_Win window = MPI_WIN_NULL;
+  std::byte* base = nullptr;
+};
+
+Window::Window(const Communicator& communicator, int64_t local_bytes) : impl_(std::make_unique<Impl>()) {
+  const int code = MPI_Win_allocate(static_cast<MPI_Aint>(local_bytes), 1, MPI_INFO_NULL, communicator.impl_->comm,
+                                    &impl_->base, &impl_->window);
+  if (code == MPI_ERR_WIN) {
+    throw Error(
+        "this MPI cannot make one-sided windows between these hosts (MPI_Win_allocate: MPI_ERR_WIN); with Open MPI over "
+        "TCP set OMPI_MCA_osc=pt2pt,rdma,sm (mpirun --mca osc pt2pt,rdma,sm), or unset OMPI_MCA_osc");
+  }
+  check_mpi(code, "MPI_Win_allocate");
+  check_mpi(MPI_Win_set_errhandler(impl_->window, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
+  check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, impl_->window), "MPI_Win_lock_all");
+}
+
+Window::~Window() {
+  if (std::uncaught_exceptions() > 0) return;  // as for communicators: freeing is collective
+  MPI_Win_unlock_all(impl_->window);
+  MPI_Win_free(&impl_->window);
+}
+
+std::byte* Window::local() const { return impl_->base; }
+
+Request Window::start_get(std::span<std::byte> destination, int target, int64_t offset) const {
+  Request request;
+  request.impl_ = std::make_unique<Request::Impl>();
+  for (size_t done = 0; done < destination.size(); done += kPieceBytes) {
+    const int piece = static_cast<int>(std::min(kPieceBytes, destination.size() - done));
+    request.impl_->requests.push_back(MPI_REQUEST_NULL);
+    check_mpi(MPI_Rget(destination.data() + done, piece, MPI_BYTE, target,
+                       static_cast<MPI_Aint>(offset) + static_cast<MPI_Aint>(done), piece, MPI_BYTE, impl_->window,
+                       &request.impl_->requests.back()),
+              "MPI_Rget");
+  }
+  return request;
+}
+
+void Window::sync() const { check_mpi(MPI_Win_sync(impl_->window), "MPI_Win_sync"); }
+
+}  // namespace hat

@@ -1,0 +1,150 @@
+#include "hat/comm/versioned_slots.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+SlotPublisher::SlotPublisher(const Window& window, const PartSlots& part) : window_(&window), part_(part) {
+  store(part_.offset, PartSlots::kNothingYet);
+  for (int64_t slot = 0; slot < part_.slots; ++slot) store(part_.header_offset(slot), PartSlots::kNothingYet);
+  window_->sync();
+}
+
+int64_t* SlotPublisher::word(int64_t offset) const {
+  return reinterpret_cast<int64_t*>(window_->local() + offset);  // window memory is 64-byte aligned, offsets too
+}
+
+void SlotPublisher::store(int64_t offset, int64_t value) const {
+  std::atomic_ref<int64_t>(*word(offset)).store(value, std::memory_order_seq_cst);
+}
+
+std::span<float> SlotPublisher::begin(int64_t version) {
+  store(part_.header_offset(version), PartSlots::kBeingWritten);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  window_->sync();
+  return {reinterpret_cast<float*>(window_->local() + part_.body_offset(version)), static_cast<size_t>(part_.count)};
+}
+
+void SlotPublisher::publish(int64_t version) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  store(part_.header_offset(version), version);
+  store(part_.offset, version);
+  window_->sync();
+  latest_ = version;
+}
+
+std::span<const float> SlotPublisher::values(int64_t version) const {
+  return {reinterpret_cast<const float*>(window_->local() + part_.body_offset(version)),
+          static_cast<size_t>(part_.count)};
+}
+
+SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, PullCounters& counters,
+                   PullCheck check)
+    : window_(&window),
+      targets_(std::move(targets)),
+      wanted_(wanted),
+      rule_(rule),
+      counters_(&counters),
+      check_(check),
+      words_(targets_.size()),
+      requests_(targets_.size()) {
+  restart();
+}
+
+void SlotPull::restart() {
+  if (rule_ == Rule::exact) {
+    version_ = wanted_;
+    start_headers();
+  } else {
+    start_look();
+  }
+}
+
+void SlotPull::start_look() {
+  state_ = State::look;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&words_[i], 1)), targets_[i].part.server_rank,
+                                      targets_[i].part.offset);
+  }
+}
+
+void SlotPull::start_headers() {
+  state_ = State::headers;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&words_[i], 1)), targets_[i].part.server_rank,
+                                      targets_[i].part.header_offset(version_));
+  }
+}
+
+void SlotPull::start_bodies() {
+  state_ = State::bodies;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const PartSlots& part = targets_[i].part;
+    const std::span<float> values(targets_[i].values, static_cast<size_t>(part.count));
+    requests_[i] = window_->start_get(std::as_writable_bytes(values), part.server_rank, part.body_offset(version_));
+    counters_->bytes += part.count * 4;
+  }
+}
+
+void SlotPull::start_headers_again() {
+  start_headers();
+  state_ = State::headers_again;
+}
+
+bool SlotPull::all_complete() {
+  return std::all_of(requests_.begin(), requests_.end(), [](Request& request) { return request.test(); });
+}
+
+bool SlotPull::step() {
+  while (state_ != State::done) {
+    if (!all_complete()) return false;
+    const auto [oldest, newest] = std::minmax_element(words_.begin(), words_.end());
+    switch (state_) {
+      case State::look:
+        version_ = *oldest;
+        if (version_ < wanted_) {
+          ++counters_->polls;
+          start_look();
+          return false;
+        }
+        start_headers();
+        break;
+      case State::headers:
+        if (*oldest == version_ && *newest == version_) {
+          start_bodies();
+          break;
+        }
+        if (rule_ == Rule::exact && *newest > version_) {
+          throw Error(fmt::format("version {} of a block was overwritten by version {} before it was pulled", version_,
+                                  *newest));
+        }
+        ++counters_->polls;
+        restart();
+        return false;
+      case State::bodies:
+        if (check_ == PullCheck::off) {
+          state_ = State::done;
+          break;
+        }
+        start_headers_again();
+        break;
+      case State::headers_again:
+        if (*oldest == version_ && *newest == version_) {
+          state_ = State::done;
+          break;
+        }
+        ++counters_->rejected;
+        restart();
+        return false;
+      case State::done:
+        break;
+    }
+    if (state_ == State::done) ++counters_->accepted;
+  }
+  return true;
+}
+
+}  // namespace hat
