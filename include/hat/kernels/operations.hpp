@@ -1,0 +1,111 @@
+#pragma once
+#include <cstdint>
+
+#include "hat/device/device.hpp"
+
+namespace hat {
+
+// Shapes are written (rows, columns), row-major. T: tokens of a packed batch, C: width, H: query heads, K: key/value
+// heads, D: head size, F: MLP width, V: vocabulary. All pointers are memory of the stream's device.
+
+enum class Transpose { no, yes };
+enum class RopeDirection { forward, backward };  ///< backward is the inverse (transposed) rotation
+enum class CrossEntropyOutput { loss, loss_and_gradient };
+
+/// Packed documents as the attention sees them. Document i is rows [offsets[i], offsets[i + 1]).
+struct AttentionShape {
+  int64_t tokens = 0;  ///< T
+  int64_t documents = 0;
+  const int32_t* offsets = nullptr;  ///< (documents + 1)
+  int64_t heads = 0;                 ///< H
+  int64_t kv_heads = 0;              ///< K, divides H: query heads [g H/K, (g + 1) H/K) use key/value head g
+  int64_t head_size = 0;             ///< D
+  int64_t qkv_stride = 0;            ///< elements between two rows of q, of k and of v (and of their gradients)
+};
+
+/// The operations of one kind of device: what the model is written in. Every device offers this table with these
+/// signatures. Kernels check nothing; "+=" in a comment means that the result is added to what is there. Results do not
+/// depend on the number of threads, except those of gemm.
+struct Operations {
+  /// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c; beta = 0 never reads c.
+  void (*gemm)(const Stream&, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+               float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+               int64_t ldc);
+
+  /// y (T, C) = table[tokens[t]] + position_table[positions[t]]; without positions if position_table is null.
+  void (*embedding_forward)(const Stream&, int64_t T, int64_t C, const int32_t* tokens, const int32_t* positions,
+                            const float* table, const float* position_table, float* y);
+  /// d_table[tokens[t]] += dy[t], d_position_table[positions[t]] += dy[t] (unless null).
+  void (*embedding_backward)(const Stream&, int64_t T, int64_t C, const int32_t* tokens, const int32_t* positions,
+                             const float* dy, float* d_table, float* d_position_table);
+
+  /// y = weight x / r with r = sqrt(mean(x^2) + epsilon) over the C columns; inverse_rms (T) = 1 / r is kept for the
+  /// backward pass. Zhang, Sennrich 2019.
+  void (*rmsnorm_forward)(const Stream&, int64_t T, int64_t C, float epsilon, const float* x, const float* weight,
+                          float* y, float* inverse_rms);
+  /// dx += and d_weight += .
+  void (*rmsnorm_backward)(const Stream&, int64_t T, int64_t C, const float* x, const float* weight,
+                           const float* inverse_rms, const float* dy, float* dx, float* d_weight);
+
+  /// y = weight (x - mean) / s + bias with s = sqrt(variance + epsilon); mean (T) and inverse_std (T) = 1 / s are kept.
+  /// Ba, Kiros, Hinton 2016.
+  void (*layernorm_forward)(const Stream&, int64_t T, int64_t C, float epsilon, const float* x, const float* weight,
+                            const float* bias, float* y, float* mean, float* inverse_std);
+  /// dx +=, d_weight += and d_bias += .
+  void (*layernorm_backward)(const Stream&, int64_t T, int64_t C, const float* x, const float* weight,
+                             const float* mean, const float* inverse_std, const float* dy, float* dx, float* d_weight,
+                             float* d_bias);
+
+  /// cosine and sine (length, D / 2) of position * base^(-2 i / D), computed in double.
+  void (*rope_table)(const Stream&, int64_t length, int64_t D, double base, float* cosine, float* sine);
+  /// Rotates, in place, the pairs (i, i + D / 2) of `heads` neighbouring heads of every row of x (T, stride) by the
+  /// angles of positions[t]. Su et al. 2021, in the "rotate half" pairing of Llama.
+  void (*rope)(const Stream&, RopeDirection direction, int64_t T, int64_t heads, int64_t D, int64_t stride,
+               const int32_t* positions, const float* cosine, const float* sine, float* x);
+
+  /// Elements of the workspace that the two attention operations need. It does not grow with the documents.
+  int64_t (*attention_workspace)(const Stream&, const AttentionShape& shape);
+  /// out (T, H D) = softmax(q k^T / sqrt(D), causal, inside each document) v; log_sum_exp (H, T) is kept.
+  /// Tiled, with a running maximum and sum per row (Milakov, Gimelshein 2018; Dao et al. 2022): no matrix of the size
+  /// of a document squared exists. Work follows the causal area. A document's result depends on no other document.
+  void (*attention_forward)(const Stream&, const AttentionShape& shape, const float* q, const float* k, const float* v,
+                            float* out, float* log_sum_exp, float* workspace);
+  /// dq, dk, dv (strided as q, k, v) = gradients; scores are computed again from q, k and log_sum_exp.
+  void (*attention_backward)(const Stream&, const AttentionShape& shape, const float* q, const float* k, const float* v,
+                             const float* out, const float* log_sum_exp, const float* d_out, float* dq, float* dk,
+                             float* dv, float* workspace);
+
+  /// y (T, F) = silu(gate) up, gate_up (T, 2 F) holds gate in the first F columns. Shazeer 2020.
+  void (*swiglu_forward)(const Stream&, int64_t T, int64_t F, const float* gate_up, float* y);
+  /// d_gate_up (T, 2 F) = gradient; may be gate_up itself.
+  void (*swiglu_backward)(const Stream&, int64_t T, int64_t F, const float* gate_up, const float* dy, float* d_gate_up);
+
+  /// y = gelu(x), tanh form, n elements. Hendrycks, Gimpel 2016.
+  void (*gelu_forward)(const Stream&, int64_t n, const float* x, float* y);
+  /// dx = gradient; may be x itself.
+  void (*gelu_backward)(const Stream&, int64_t n, const float* x, const float* dy, float* dx);
+
+  /// y (T, N) += bias (N) in every row.
+  void (*bias_forward)(const Stream&, int64_t T, int64_t N, const float* bias, float* y);
+  /// d_bias (N) += column sums of dy (T, N).
+  void (*bias_backward)(const Stream&, int64_t T, int64_t N, const float* dy, float* d_bias);
+
+  /// row_nats (T) = log(sum exp logits) - logits[target], 0 where the target is negative. With loss_and_gradient,
+  /// logits (T, V, rows `stride` apart) become softmax - one_hot(target), rows of zeros where the target is negative;
+  /// with loss alone their contents are lost.
+  void (*cross_entropy)(const Stream&, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
+                        const int32_t* targets, float* logits, double* row_nats);
+
+  void (*fill)(const Stream&, int64_t n, float value, float* y);                  ///< y = value
+  void (*copy)(const Stream&, int64_t n, const float* x, float* y);               ///< y = x
+  void (*add)(const Stream&, int64_t n, const float* x, float* y);                ///< y += x
+  void (*scale)(const Stream&, int64_t n, float alpha, float* y);                 ///< y *= alpha
+  void (*axpy)(const Stream&, int64_t n, float alpha, const float* x, float* y);  ///< y += alpha x
+  /// *sum = sum of x^2, added in double.
+  void (*sum_of_squares)(const Stream&, int64_t n, const float* x, double* sum);
+};
+
+/// The table for `kind`.
+const Operations& operations(DeviceKind kind);
+
+}  // namespace hat

@@ -1,0 +1,38 @@
+#include "hat/kernels/operations.hpp"
+
+#include "cpu_kernels.hpp"
+
+namespace hat {
+
+const Operations& operations(DeviceKind) {
+  static constexpr Operations kCpu = {
+      .gemm = cpu::gemm,
+      .embedding_forward = cpu::embedding_forward,
+      .embedding_backward = cpu::embedding_backward,
+      .rmsnorm_forward = cpu::rmsnorm_forward,
+      .rmsnorm_backward = cpu::rmsnorm_backward,
+      .layernorm_forward = cpu::layernorm_forward,
+      .layernorm_backward = cpu::layernorm_backward,
+      .rope_table = cpu::rope_table,
+      .rope = cpu::rope,
+      .attention_workspace = cpu::attention_workspace,
+      .attention_forward = cpu::attention_forward,
+      .attention_backward = cpu::attention_backward,
+      .swiglu_forward = cpu::swiglu_forward,
+      .swiglu_backward = cpu::swiglu_backward,
+      .gelu_forward = cpu::gelu_forward,
+      .gelu_backward = cpu::gelu_backward,
+      .bias_forward = cpu::bias_forward,
+      .bias_backward = cpu::bias_backward,
+      .cross_entropy = cpu::cross_entropy,
+      .fill = cpu::fill,
+      .copy = cpu::copy,
+      .add = cpu::add,
+      .scale = cpu::scale,
+      .axpy = cpu::axpy,
+      .sum_of_squares = cpu::sum_of_squares,
+  };
+  return kCpu;
+}
+
+}  // namespace hat
