@@ -1,0 +1,18 @@
+#pragma once
+#include <vector>
+
+#include "hat/comm/roles.hpp"
+#include "hat/comm/versioned_slots.hpp"
+#include "hat/model/shard_plan.hpp"
+
+namespace hat {
+
+/// Where the versions of every part lie. The same on all ranks, so nobody sends addresses.
+struct SlotTable {
+  std::vector<PartSlots> parts;             ///< by index in ShardPlan::parts
+  std::vector<int64_t> window_bytes;        ///< by server
+};
+
+SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots);
+
+}  // namespace hat

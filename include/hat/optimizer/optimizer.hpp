@@ -1,0 +1,63 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hat/config/deck.hpp"
+#include "hat/model/layout.hpp"
+#include "hat/model/shard_plan.hpp"
+
+namespace hat {
+
+/// Learning rates of one update.
+struct LearningRates {
+  double base = 0;  ///< AdamW and SGD; also scales weight decay
+  double muon = 0;
+};
+
+/// State that belongs to one tensor piece, by name: "adamw.m", "adamw.v", "sgd.momentum", "muon.momentum".
+struct OptimizerState {
+  std::string name;
+  std::vector<float> values;  // (rows, columns) of the piece
+};
+
+/// The optimizer of one part: its state and its update rule. Works tensor piece by tensor piece, so that a server can do
+/// something else in between.
+///   AdamW (Loshchilov, Hutter 2019): m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m^ / (sqrt(v^) + epsilon)
+///   SGD with momentum:               m = mu m + g, w -= lr m
+///   Muon (Jordan et al. 2024), hidden matrices only, the rest by AdamW: m = mu m + g,
+///                                    w -= lr_muon sqrt(max(1, rows / columns)) orthogonalize(g + mu m)
+/// Each also with decoupled weight decay w -= lr weight_decay w on tensors of the decay group.
+class Optimizer {
+ public:
+  Optimizer(const OptimizerConfig& config, const ModelLayout& layout, const Part& part);
+
+  int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
+  const TensorPiece& piece(int64_t index) const { return pieces_[static_cast<size_t>(index)].place; }
+
+  /// new_values = old_values after one update of piece `index`. `gradient` is multiplied by `gradient_scale` (one over
+  /// the tokens, times clipping). `updates` is the number of updates the block has had before this one. All three arrays
+  /// start at the part's first element; only the piece's elements are touched.
+  void update(int64_t index, int64_t updates, LearningRates rates, double gradient_scale, const float* gradient,
+              const float* old_values, float* new_values);
+
+  /// State of a piece, to be saved, or filled when restoring.
+  std::vector<OptimizerState>& state(int64_t index) { return pieces_[static_cast<size_t>(index)].state; }
+
+ private:
+  enum class Rule { adamw, sgd, muon };
+  struct Piece {
+    TensorPiece place;
+    Rule rule;
+    bool decay;
+    std::vector<OptimizerState> state;
+  };
+  OptimizerConfig config_;
+  std::vector<Piece> pieces_;
+};
+
+/// The nearest semi-orthogonal matrix, approximately: five Newton-Schulz iterations with the coefficients of Jordan et
+/// al. 2024 (3.4445, -4.7750, 2.0315) on matrix / (norm + 1e-7). In place, (rows, columns) row-major.
+void orthogonalize(int64_t rows, int64_t columns, std::vector<float>& matrix);
+
+}  // namespace hat

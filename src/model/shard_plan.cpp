@@ -1,0 +1,123 @@
+#include "hat/model/shard_plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
+
+namespace hat {
+
+namespace {
+
+// The allowed cut nearest to element `wanted` of all parameters in a row.
+int64_t nearest_cut(const ModelLayout& layout, OptimizerKind optimizer, int64_t wanted) {
+  int64_t start = 0;
+  for (const BlockSpec& block : layout.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      const int64_t end = start + tensor.size();
+      if (wanted < end) {
+        const bool whole = optimizer == OptimizerKind::muon && tensor.orthogonal;
+        const int64_t stride = whole ? tensor.size() : tensor.columns;
+        const int64_t below = start + (wanted - start) / stride * stride;
+        const int64_t above = std::min(below + stride, end);
+        return wanted - below <= above - wanted ? below : above;
+      }
+      start = end;
+    }
+  }
+  return start;
+}
+
+// Relative depth in layers of "layers.<i>.<sublayer>"; nothing for other blocks.
+std::optional<int64_t> layer_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "layers.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t layer = 0;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+}  // namespace
+
+ShardPlan plan_shards(const ModelLayout& layout, int servers, OptimizerKind optimizer) {
+  const int64_t total = layout.size();
+  std::vector<int64_t> cuts{0};
+  for (int server = 1; server < servers; ++server) {
+    const auto wanted = static_cast<int64_t>(static_cast<double>(total) * server / servers);
+    cuts.push_back(std::max(cuts.back(), nearest_cut(layout, optimizer, wanted)));
+  }
+  cuts.push_back(total);
+
+  ShardPlan plan;
+  plan.parts_of_block.resize(layout.blocks.size());
+  plan.parts_of_server.resize(static_cast<size_t>(servers));
+  int64_t block_start = 0;
+  for (size_t block = 0; block < layout.blocks.size(); ++block) {
+    const int64_t block_end = block_start + layout.blocks[block].size;
+    for (int server = 0; server < servers; ++server) {
+      const int64_t begin = std::max(block_start, cuts[static_cast<size_t>(server)]);
+      const int64_t end = std::min(block_end, cuts[static_cast<size_t>(server) + 1]);
+      if (begin >= end) continue;
+      const auto index = static_cast<int64_t>(plan.parts.size());
+      plan.parts.push_back(
+          {.block = static_cast<int64_t>(block), .begin = begin - block_start, .count = end - begin, .server = server});
+      plan.parts_of_block[block].push_back(index);
+      plan.parts_of_server[static_cast<size_t>(server)].push_back(index);
+    }
+    block_start = block_end;
+  }
+  return plan;
+}
+
+std::vector<TensorPiece> pieces_of(const ModelLayout& layout, const Part& part) {
+  std::vector<TensorPiece> pieces;
+  const BlockSpec& block = layout.blocks[static_cast<size_t>(part.block)];
+  for (size_t t = 0; t < block.tensors.size(); ++t) {
+    const TensorSpec& tensor = block.tensors[t];
+    const int64_t begin = std::max(part.begin, tensor.offset);
+    const int64_t end = std::min(part.begin + part.count, tensor.offset + tensor.size());
+    if (begin >= end) continue;
+    pieces.push_back({.block = part.block,
+                      .tensor = static_cast<int64_t>(t),
+                      .first_row = (begin - tensor.offset) / tensor.columns,
+                      .rows = (end - begin) / tensor.columns,
+                      .columns = tensor.columns,
+                      .part_offset = begin - part.begin});
+  }
+  return pieces;
+}
+
+std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<std::string>& barriers) {
+  std::vector<bool> result(layout.blocks.size(), false);
+  std::vector<std::string> names;
+  int64_t layers = 0;
+  for (const BlockSpec& block : layout.blocks) {
+    names.push_back(block.name);
+    layers = std::max(layers, layer_of(block.name).value_or(-1) + 1);
+  }
+  for (const std::string& barrier : barriers) {
+    bool matched = barrier == "none";
+    for (size_t b = 0; b < names.size(); ++b) {
+      const std::optional<int64_t> layer = layer_of(names[b]);
+      const bool hit = barrier == "all" || (barrier == "attention" && names[b].ends_with(".attention")) ||
+                       (barrier == "upper" && (layer ? 2 * *layer >= layers : names[b] == "head")) ||
+                       glob_match(barrier, names[b]);
+      if (!hit) continue;
+      result[b] = true;
+      matched = true;
+    }
+    if (!matched) {
+      std::vector<std::string> candidates = names;
+      candidates.insert(candidates.end(), {"none", "all", "attention", "upper"});
+      const std::string guess = closest_match(barrier, candidates);
+      throw InputError("deck", "barriers",
+                       fmt::format("'{}' matches no block of this model{}", barrier,
+                                   guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+    }
+  }
+  return result;
+}
+
+}  // namespace hat
