@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hat/commands/commands.hpp"
+#include "hat/config/command_line.hpp"
 #include "hat/core/build_info.hpp"
 #include "hat/core/error.hpp"
 
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help
-      return report(hat::InputError("command line", "", error.what()), hat::ExitCode::bad_input);
+      return report(hat::command_line_error(app, error), hat::ExitCode::bad_input);
     }
     for (const auto& [name, body] : commands) {
       if (app.got_subcommand(name)) return static_cast<int>(body());

@@ -23,20 +23,20 @@ enum class LongPolicy { cut, refuse };
 /// GPT-2: LayerNorm, learned positions, GELU (tanh form), biases, kv_heads = heads.
 struct ModelConfig {
   ModelFamily family = ModelFamily::llama;
-  int64_t width = 128;       ///< C
-  int64_t layers = 4;        ///< L
-  int64_t heads = 4;         ///< query heads; width / heads is the head size, even
-  int64_t kv_heads = 0;      ///< key/value heads, divides heads; 0: as many as heads
-  int64_t mlp_width = 0;     ///< 0: the family's usual one (llama 8/3 width up to a multiple of 32, gpt2 4 width)
-  int64_t max_length = 1024; ///< longest sequence in tokens; GPT-2 has this many learned positions
-  int64_t vocabulary = 0;    ///< V; 0: the tokenizer's
-  bool tied = false;         ///< the head uses the embedding matrix
+  int64_t width = 128;        ///< C
+  int64_t layers = 4;         ///< L
+  int64_t heads = 4;          ///< query heads; width / heads is the head size, even
+  int64_t kv_heads = 0;       ///< key/value heads, divides heads; 0: as many as heads
+  int64_t mlp_width = 0;      ///< 0: the family's usual one (llama 8/3 width up to a multiple of 32, gpt2 4 width)
+  int64_t max_length = 1024;  ///< longest sequence in tokens; GPT-2 has this many learned positions
+  int64_t vocabulary = 0;     ///< V; 0: the tokenizer's
+  bool tied = false;          ///< the head uses the embedding matrix
   double norm_epsilon = 1e-5;
   double rope_base = 10000.0;
 };
 
 struct DataConfig {
-  std::string path;  ///< dataset.h5
+  std::string path;                             ///< dataset.h5
   LongPolicy long_documents = LongPolicy::cut;  ///< key data.long
 };
 
@@ -47,7 +47,7 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double momentum = 0.95;  ///< SGD and Muon
+  double momentum = 0.95;     ///< SGD and Muon
   double weight_decay = 0.1;  ///< decoupled, on matrices only
 };
 
@@ -63,7 +63,7 @@ struct ClipConfig {
 };
 
 struct TrainConfig {
-  int64_t steps = 0;   ///< exactly one of steps, tokens, epochs is set
+  int64_t steps = 0;  ///< exactly one of steps, tokens, epochs is set
   int64_t tokens = 0;
   double epochs = 0;
 };
@@ -89,15 +89,15 @@ struct Deck {
   bool deterministic = false;
   uint64_t seed = 1;
   int64_t servers = 1;
-  Placement placement = Placement::spread;  ///< key servers.placement
-  int64_t staleness = 1;                    ///< S; preset by mode: sync 0, hybrid and async 1; kUnbounded
+  Placement placement = Placement::spread;              ///< key servers.placement
+  int64_t staleness = 1;                                ///< S; preset by mode: sync 0, hybrid and async 1; kUnbounded
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
   std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
                                       ///< upper, else none
   Dispatch dispatch = Dispatch::on_demand;
-  int64_t batch_tokens = 4096;  ///< target tokens of a step
-  int64_t unit_tokens = 0;      ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
-  std::string device = "auto";  ///< auto | cpu | cuda
+  int64_t batch_tokens = 4096;     ///< target tokens of a step
+  int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
+  std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
   int64_t worker_threads = 1;  ///< key worker.threads

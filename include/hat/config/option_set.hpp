@@ -1,32 +1,71 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "hat/core/error.hpp"
 
 namespace hat {
 
+/// A value as it stands in a deck.
+std::string deck_text(bool value);
+std::string deck_text(double value);
+std::string deck_text(const std::string& value);
+std::string deck_text(const std::vector<std::string>& values);
+template <class T>
+requires std::is_integral_v<T> std::string deck_text(T value) { return std::to_string(value); }
+
 /// A set of keys, each of which is at once a command line option (`--model.width`), an environment variable
-/// (`HAT_MODEL_WIDTH`) and an entry of a deck file (`width` in `[model]`, or `model.width` at the top). The command line
-/// wins over the environment, the environment over the deck, the deck over the default.
+/// (`HAT_MODEL_WIDTH`) and an entry of a deck file (`width` in `[model]`, or `model.width` at the top). The command
+/// line wins over the environment, the environment over the deck, the deck over the default.
 ///
 /// Use: construct on a CLI::App (a subcommand), add the keys, let CLI11 parse the command line, then call `load`.
+/// The bound values must outlive the set. All sets of the process know of each other's keys: a deck or an environment
+/// may also hold keys of other commands, which are then passed over, while a key that no command knows is an error.
 class OptionSet {
  public:
   /// `section`: put before every key in decks and environment ("tokenize": HAT_TOKENIZE_OUTPUT, `[tokenize] output`),
   /// not on the command line (`--output`). Empty for the keys of `hat train`.
   explicit OptionSet(CLI::App& app, std::string section = "");
 
-  /// Registers a key. The CLI option is returned for CLI11's checks (`->check(CLI::Range(1, 8))`, transformers, ...).
+  /// Registers a key. The CLI option is returned for CLI11's checks (`->check(integer_in(1, 8))`, transformers, ...).
+  /// A list takes its elements separated by commas, on the command line and in the environment.
   template <class T>
   CLI::Option* add(const std::string& key, T& value, const std::string& help) {
-    return remember(key, app_->add_option("--" + key, value, help)->capture_default_str());
+    CLI::Option* option = app_->add_option("--" + key, value, help)->capture_default_str();
+    constexpr bool kIsList = CLI::detail::is_mutable_container<T>::value;
+    if constexpr (kIsList) option->delimiter(',')->allow_extra_args(false);
+    return remember({key, option, [&value] { return deck_text(value); }, kIsList ? Kind::list : Kind::single});
   }
+
   CLI::Option* add_flag(const std::string& key, bool& value, const std::string& help) {
-    return remember(key, app_->add_flag("--" + key + ",!--no-" + key, value, help));
+    CLI::Option* option = app_->add_flag("--" + key + ",!--no-" + key, value, help);
+    return remember({key, option, [&value] { return deck_text(value); }, Kind::flag});
+  }
+
+  /// Registers a key whose values have names. An enum takes the names only. An integer takes numbers from 0 to
+  /// `most_number` as well, and the names stand for special ones.
+  template <class T>
+  requires std::is_enum_v<T> || std::is_same_v<T, int64_t> CLI::Option* add_named(
+      const std::string& key, T& value, std::vector<std::pair<std::string, T>> names, const std::string& help) {
+    Names numbers;
+    for (const auto& [name, named] : names) numbers.emplace_back(name, static_cast<int64_t>(named));
+    auto text = [&value, numbers]() -> std::string {
+      for (const auto& [name, number] : numbers) {
+        if (number == static_cast<int64_t>(value)) return deck_text(name);
+      }
+      return std::to_string(static_cast<int64_t>(value));
+    };
+    CLI::Option* option = app_->add_option("--" + key, value, help);
+    option->default_str(unquoted(text()))->type_name("NAME");
+    option->transform(named_values(std::move(numbers), most_number));
+    return remember({key, option, text, Kind::single});
   }
 
   /// Applies environment and deck to the keys that the command line left open. Throws InputError("<deck file>" |
@@ -37,21 +76,51 @@ class OptionSet {
   const std::string& origin(const std::string& key) const;
   bool is_default(const std::string& key) const;
 
+  /// What an error message about a key should name as its place: its origin or, for a default, what the user could have
+  /// set it in (the deck if there is one).
+  const std::string& place(const std::string& key) const;
+
   /// The effective values as a deck that reproduces them.
   std::string effective() const;
 
   std::vector<std::string> keys() const;
 
  private:
+  using Names = std::vector<std::pair<std::string, int64_t>>;
+  enum class Kind { single, list, flag };
   struct Entry {
     std::string key;
     CLI::Option* option;
-    std::string origin;
+    std::function<std::string()> text;  // the value as it stands in a deck
+    Kind kind;
+    std::string origin = "default";
   };
-  CLI::Option* remember(const std::string& key, CLI::Option* option);
+  /// The names under which other sets know this one's keys.
+  struct Published {
+    std::vector<std::string> deck_keys;
+    std::vector<std::string> variables;
+  };
+
+  static std::vector<std::weak_ptr<Published>>& all_published();
+  static bool is_known_elsewhere(const std::string& name, std::vector<std::string> Published::*names);
+  static CLI::Validator named_values(Names names, int64_t most_number);
+  static std::string unquoted(const std::string& text);
+
+  CLI::Option* remember(Entry entry);
+  const Entry& find(const std::string& key) const;
+  std::string deck_key(const std::string& key) const;
+  std::string variable(const std::string& key) const;
+  void load_environment();
+  void load_deck(const std::filesystem::path& deck_file);
+  [[noreturn]] void refuse_unknown_key(const std::string& name, int line) const;
+  static void apply(const Entry& entry, const std::vector<std::string>& values, const std::string& where,
+                    const std::string& name, const std::string& note);
+
   CLI::App* app_;
   std::string section_;
   std::vector<Entry> entries_;
+  std::string deck_name_ = "command line";
+  std::shared_ptr<Published> published_;
 };
 
 }  // namespace hat

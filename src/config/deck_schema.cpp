@@ -1,0 +1,236 @@
+#include "hat/config/deck_schema.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "hat/config/checks.hpp"
+
+namespace hat {
+
+namespace {
+
+constexpr int64_t kMany = 1'000'000'000'000;    // steps, tokens: beyond anything a run lives to see
+constexpr int64_t kMostTokens = 1'000'000'000;  // of one step or sequence: positions are 32-bit integers
+constexpr int64_t kWidest = 1 << 20;
+
+void add_run_keys(OptionSet& options, Deck& deck) {
+  options.add_named<Mode>("mode", deck.mode, {{"sync", Mode::sync}, {"hybrid", Mode::hybrid}, {"async", Mode::async}},
+                          "Preset of staleness, barriers and clipping");
+  options.add_flag("deterministic", deck.deterministic,
+                   "Fix units and adding order in advance: equal seeds and ranks give equal bits (mode sync)");
+  options.add("seed", deck.seed, "Seed of start values and data order")->check(integer_in(0));
+  options.add("servers", deck.servers, "Ranks that own parameters; the others are workers")
+      ->check(integer_in(1, 65536));
+  options.add_named<Placement>(
+      "servers.placement", deck.placement,
+      {{"spread", Placement::spread}, {"packed", Placement::packed}, {"dedicated", Placement::dedicated}},
+      "Servers evenly over the hosts, together on the first ones, or on hosts of their own");
+  options.add_named<int64_t>("staleness", deck.staleness, {{"unbounded", kUnbounded}},
+                             "S: step t may use any version >= t - S. Preset: sync 0, hybrid and async 1", 64);
+  options.add_named<StalenessRule>(
+      "staleness.rule", deck.staleness_rule, {{"exact", StalenessRule::exact}, {"freshest", StalenessRule::freshest}},
+      "Version t - S for everyone, or the newest there is. Preset: async freshest, else exact");
+  options.add("barriers", deck.barriers,
+              "Blocks all workers reduce together: none, all, attention, upper, or names and patterns of blocks "
+              "(layers.*.mlp). Preset: hybrid upper, else none");
+  options.add_named<Dispatch>("dispatch", deck.dispatch,
+                              {{"on_demand", Dispatch::on_demand}, {"static", Dispatch::static_}},
+                              "Lease work to whoever is free, or fixed disjoint subsets");
+  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step")->check(integer_in(1, kMostTokens));
+  options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
+      ->check(integer_in(0, kMostTokens));
+  options.add("device", deck.device, "Where workers compute: auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
+  options.add_flag("resume", deck.resume, "Continue the run in the output folder from its newest checkpoint");
+  options.add("worker.threads", deck.worker_threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
+  options.add("log.every", deck.log_every, "Steps between progress lines")->check(integer_in(1, kMany));
+  options.add("timeout_s", deck.timeout_s, "Longest wait for another rank in seconds")
+      ->check(real_in(0, 1e6, Ends::without_least));
+}
+
+void add_model_keys(OptionSet& options, ModelConfig& model) {
+  options.add_named<ModelFamily>("model.family", model.family,
+                                 {{"llama", ModelFamily::llama}, {"gpt2", ModelFamily::gpt2}}, "Architecture");
+  options.add("model.width", model.width, "Width of the residual stream")->check(integer_in(2, kWidest));
+  options.add("model.layers", model.layers, "Layers, each an attention and an mlp block")->check(integer_in(1, 10000));
+  options.add("model.heads", model.heads, "Query heads; divides the width into even head sizes")
+      ->check(integer_in(1, kWidest));
+  options.add("model.kv_heads", model.kv_heads, "Key/value heads, divides heads; 0: as many as heads")
+      ->check(integer_in(0, kWidest));
+  options.add("model.mlp_width", model.mlp_width, "Hidden width of the mlp; 0: the family's usual one")
+      ->check(integer_in(0, kWidest));
+  options.add("model.max_length", model.max_length, "Longest sequence in tokens")->check(integer_in(1, kMostTokens));
+  options.add("model.vocabulary", model.vocabulary, "Tokens the model knows; 0: as many as the tokenizer")
+      ->check(integer_in(0, kMostTokens));
+  options.add_flag("model.tied", model.tied, "The head uses the embedding matrix");
+  options.add("model.norm_epsilon", model.norm_epsilon, "Added under the root of the norms")
+      ->check(real_in(0, 1, Ends::without_least));
+  options.add("model.rope_base", model.rope_base, "Base of the rotary position angles (llama)")
+      ->check(real_in(1, 1e12));
+}
+
+void add_optimizer_keys(OptionSet& options, Deck& deck) {
+  OptimizerConfig& optimizer = deck.optimizer;
+  options.add_named<OptimizerKind>(
+      "optimizer", optimizer.kind,
+      {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}, {"muon", OptimizerKind::muon}},
+      "adamw, sgd with momentum, or muon for hidden matrices and adamw for the rest");
+  options
+      .add("optimizer.learning_rate", optimizer.learning_rate, "Peak learning rate of adamw (also beside muon) and sgd")
+      ->check(real_in(0, 1000));
+  options.add("optimizer.muon_learning_rate", optimizer.muon_learning_rate, "Peak learning rate of muon's matrices")
+      ->check(real_in(0, 1000));
+  options.add("optimizer.beta1", optimizer.beta1, "Decay of adamw's mean")->check(real_in(0, 1, Ends::without_most));
+  options.add("optimizer.beta2", optimizer.beta2, "Decay of adamw's mean square")
+      ->check(real_in(0, 1, Ends::without_most));
+  options.add("optimizer.epsilon", optimizer.epsilon, "Added to adamw's denominator")
+      ->check(real_in(0, 1, Ends::without_least));
+  options.add("optimizer.momentum", optimizer.momentum, "Momentum of sgd and muon")
+      ->check(real_in(0, 1, Ends::without_most));
+  options.add("optimizer.weight_decay", optimizer.weight_decay, "Decoupled weight decay, on matrices only")
+      ->check(real_in(0, 1000));
+  options.add_named<ScheduleKind>(
+      "schedule", deck.schedule.kind,
+      {{"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}, {"constant", ScheduleKind::constant}},
+      "Learning rate after the warm-up");
+  options.add("schedule.warmup_steps", deck.schedule.warmup_steps, "Steps of linear rise to the peak learning rate")
+      ->check(integer_in(0, kMany));
+  options.add("schedule.final_fraction", deck.schedule.final_fraction, "Of the peak learning rate, at the last step")
+      ->check(real_in(0, 1));
+  options.add_named<ClipRule>("clip", deck.clip.rule,
+                              {{"none", ClipRule::none},
+                               {"global", ClipRule::global},
+                               {"previous", ClipRule::previous},
+                               {"block", ClipRule::block}},
+                              "Norm that gradients are clipped by. Preset: sync global, else previous");
+  options.add("clip.norm", deck.clip.norm, "Largest norm of a gradient per token")
+      ->check(real_in(0, 1e12, Ends::without_least));
+}
+
+void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
+  options.add("data.path", deck.data.path, "Dataset written by 'hat tokenize'");
+  options.add_named<LongPolicy>("data.long", deck.data.long_documents,
+                                {{"cut", LongPolicy::cut}, {"refuse", LongPolicy::refuse}},
+                                "Documents longer than model.max_length");
+  options.add("train.steps", deck.train.steps, "Steps to train; set one of train.steps, train.tokens, train.epochs")
+      ->check(integer_in(0, kMany));
+  options.add("train.tokens", deck.train.tokens, "Target tokens to train")->check(integer_in(0, kMany * 1'000'000));
+  options.add("train.epochs", deck.train.epochs, "Passes over the training documents")->check(real_in(0, 1e6));
+  options.add("eval.every", deck.eval.every, "Steps between validations; 0: only before and after training")
+      ->check(integer_in(0, kMany));
+  options.add("eval.tokens", deck.eval.tokens, "At most this many validation tokens, whole documents; 0: all")
+      ->check(integer_in(0, kMany * 1'000'000));
+  options.add("checkpoint.every", deck.checkpoint.every, "Steps between checkpoints")->check(integer_in(1, kMany));
+  options.add("checkpoint.keep", deck.checkpoint.keep, "Newest checkpoints that are kept")
+      ->check(integer_in(1, 1'000'000));
+  options.add("sample.prompt", deck.sample.prompt, "Start of the text generated after training");
+  options.add("sample.tokens", deck.sample.tokens, "Tokens generated after training; 0: none")
+      ->check(integer_in(0, 1'000'000));
+  options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
+}
+
+/// Throws the error for a key, naming where the user set it or could have.
+[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
+  throw InputError(options.place(key), key, reason);
+}
+
+void fill_presets(const OptionSet& options, Deck& deck) {
+  if (options.is_default("staleness")) deck.staleness = deck.mode == Mode::sync ? 0 : 1;
+  if (options.is_default("staleness.rule")) {
+    deck.staleness_rule = deck.mode == Mode::async ? StalenessRule::freshest : StalenessRule::exact;
+  }
+  if (options.is_default("barriers")) deck.barriers = {deck.mode == Mode::hybrid ? "upper" : "none"};
+  if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
+}
+
+bool has_barriers(const Deck& deck) { return deck.barriers != std::vector<std::string>{"none"}; }
+
+void check_barriers(const OptionSet& options, const Deck& deck) {
+  static constexpr std::string_view kPatternCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_.*?";
+  if (deck.barriers.empty()) refuse(options, "barriers", "is empty; write \"none\" for no barriers");
+  for (const std::string& name : deck.barriers) {
+    if (name.empty() || name.find_first_not_of(kPatternCharacters) != std::string::npos) {
+      refuse(options, "barriers", fmt::format("'{}' is no name or pattern of a block", name));
+    }
+    if ((name == "none" || name == "all") && deck.barriers.size() > 1) {
+      refuse(options, "barriers", fmt::format("'{}' stands alone, not in a list", name));
+    }
+  }
+}
+
+void check_consistency(const OptionSet& options, const Deck& deck) {
+  const bool unbounded = deck.staleness == kUnbounded;
+  if (deck.mode == Mode::sync && deck.staleness != 0) {
+    refuse(options, "staleness", "mode sync has staleness 0; use mode hybrid or async");
+  }
+  if (unbounded && deck.mode != Mode::async) refuse(options, "staleness", "unbounded needs mode async");
+  check_barriers(options, deck);
+  if (has_barriers(deck) && unbounded) refuse(options, "barriers", "unbounded staleness has no steps to wait for");
+  if (has_barriers(deck) && deck.mode == Mode::async) {
+    refuse(options, "barriers", "mode async has no barriers; use mode hybrid");
+  }
+  if (unbounded && deck.staleness_rule == StalenessRule::exact) {
+    refuse(options, "staleness.rule", "unbounded staleness has no exact version; use freshest");
+  }
+  if (deck.clip.rule == ClipRule::global && deck.mode != Mode::sync && !unbounded) {
+    refuse(options, "clip",
+           "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
+  }
+  if (deck.deterministic && deck.mode != Mode::sync) {
+    refuse(options, "deterministic", "needs mode sync in this release");
+  }
+  if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
+    refuse(options, "staleness.rule", "deterministic needs the rule exact");
+  }
+}
+
+void check_sizes(const OptionSet& options, const Deck& deck) {
+  const ModelConfig& model = deck.model;
+  if (model.width % model.heads != 0) {
+    refuse(options, "model.heads", fmt::format("{} heads do not divide a width of {}", model.heads, model.width));
+  }
+  if ((model.width / model.heads) % 2 != 0) {
+    refuse(options, "model.heads",
+           fmt::format("{} heads of a width of {} have the odd size {}; it must be even", model.heads, model.width,
+                       model.width / model.heads));
+  }
+  const int64_t kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads;
+  if (kv_heads > model.heads || model.heads % kv_heads != 0) {
+    refuse(options, "model.kv_heads", fmt::format("{} do not divide {} heads", kv_heads, model.heads));
+  }
+  if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
+    refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
+  }
+  if (deck.unit_tokens > deck.batch_tokens) {
+    refuse(options, "unit_tokens",
+           fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
+  }
+  const int ends = (deck.train.steps > 0 ? 1 : 0) + (deck.train.tokens > 0 ? 1 : 0) + (deck.train.epochs > 0 ? 1 : 0);
+  if (ends != 1) {
+    refuse(options, "train.steps",
+           fmt::format("set exactly one of train.steps, train.tokens and train.epochs (now: {})", ends));
+  }
+}
+
+}  // namespace
+
+void add_deck_keys(OptionSet& options, Deck& deck) {
+  add_run_keys(options, deck);
+  add_model_keys(options, deck.model);
+  add_optimizer_keys(options, deck);
+  add_schedule_of_run_keys(options, deck);
+}
+
+void resolve_presets(const OptionSet& options, Deck& deck) {
+  fill_presets(options, deck);
+  check_consistency(options, deck);
+  check_sizes(options, deck);
+  if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
+  if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
+  if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");
+}
+
+}  // namespace hat
