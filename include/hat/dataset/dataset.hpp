@@ -19,7 +19,7 @@ class Tokenizer {
   virtual int32_t vocabulary() const = 0;
   virtual int32_t end_of_text() const = 0;
   virtual void encode(std::string_view text, std::vector<int32_t>& tokens) const = 0;  ///< appends, no end-of-text
-  virtual std::string decode(std::span<const int32_t> tokens) const = 0;  ///< end-of-text becomes nothing
+  virtual std::string decode(std::span<const int32_t> tokens) const = 0;               ///< end-of-text becomes nothing
 };
 
 /// 256 byte values and end-of-text (256).
@@ -40,8 +40,8 @@ class Dataset {
   const std::filesystem::path& path() const;
   const Tokenizer& tokenizer() const;
   int64_t documents(Split split) const;
-  int64_t tokens(Split split) const;      ///< target tokens, end-of-text included
-  int64_t text_bytes(Split split) const;  ///< bytes of text, the denominator of bits per byte
+  int64_t tokens(Split split) const;                    ///< target tokens, end-of-text included
+  int64_t text_bytes(Split split) const;                ///< bytes of text, the denominator of bits per byte
   int64_t length(Split split, int64_t document) const;  ///< tokens, end-of-text included
   /// Tokens [begin, begin + tokens.size()) of a document.
   void read(Split split, int64_t document, int64_t begin, std::span<int32_t> tokens) const;
@@ -49,6 +49,8 @@ class Dataset {
   const std::vector<std::string>& sources() const;
   /// Identity of the content (checksum of tokens and offsets made when it was written): equal iff trained on the same.
   const std::string& identity() const;
+  /// Reads everything and compares with the stored checksums; throws InputError naming what is damaged.
+  void verify() const;
 
  private:
   struct Impl;

@@ -1,0 +1,211 @@
+#include "hat/dataset/data_order.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "hat/core/error.hpp"
+#include "hat/core/random.hpp"
+
+namespace hat {
+
+namespace {
+// Streams of the counter-based random numbers used here; the epoch is added.
+constexpr uint64_t kShuffleStream = 0x5348554646ULL << 24;
+constexpr uint64_t kValidationStream = 0x56414c4944ULL << 24;
+// Positions of every so many steps are remembered, so that going back is cheap without one entry per step.
+constexpr int64_t kAnchorSteps = 64;
+
+/// Where a step begins in an epoch's order: piece of the document at `position` that starts at token `begin`.
+struct Cursor {
+  int64_t position = 0;
+  int64_t begin = 0;
+};
+}  // namespace
+
+struct DataOrder::State {
+  int64_t epoch = -1;
+  std::vector<int64_t> order;           // documents in the order of the epoch
+  std::vector<Cursor> anchors;          // of steps 0, kAnchorSteps, 2 kAnchorSteps ... of the epoch
+  std::vector<int64_t> first_steps{0};  // global index of the first step of each epoch known so far, and the end
+  Cursor next;                          // where the step after `current` begins
+  int64_t next_local = 0;               // its index in the epoch
+  Step current;
+};
+
+namespace {
+/// Appends the sequences of one step (none is taken over the epoch's end) and returns where the next one begins.
+/// `step` may be null to only move on.
+Cursor take_step(const Dataset& dataset, const std::vector<int64_t>& order, Cursor cursor, int64_t batch_tokens,
+                 int64_t max_length, Step* step) {
+  int64_t taken = 0;
+  while (taken < batch_tokens && cursor.position < static_cast<int64_t>(order.size())) {
+    const int64_t document = order[static_cast<size_t>(cursor.position)];
+    const int64_t left = dataset.length(Split::train, document) - cursor.begin;
+    const int64_t length = std::min(left, max_length);
+    if (step != nullptr) step->sequences.push_back({document, cursor.begin, length});
+    taken += length;
+    cursor = length == left ? Cursor{cursor.position + 1, 0} : Cursor{cursor.position, cursor.begin + length};
+  }
+  if (step != nullptr) step->target_tokens = taken;
+  return cursor;
+}
+
+/// Fisher-Yates with counter-based random numbers.
+void shuffle(std::vector<int64_t>& values, uint64_t seed, uint64_t stream) {
+  for (uint64_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_below(seed, stream, i, i)]);
+}
+}  // namespace
+
+DataOrder::DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens, int64_t max_length, LongPolicy policy)
+    : dataset_(dataset),
+      seed_(seed),
+      batch_tokens_(batch_tokens),
+      max_length_(max_length),
+      state_(std::make_shared<State>()) {
+  if (batch_tokens < 1 || max_length < 1) throw Error("batch_tokens and max_length are positive");
+  if (policy == LongPolicy::refuse) {
+    for (int64_t document = 0; document < dataset.documents(Split::train); ++document) {
+      if (dataset.length(Split::train, document) > max_length) {
+        throw InputError(dataset.path().string(), "train",
+                         fmt::format("document {} has {} tokens, model.max_length is {} and data.long = refuse",
+                                     document, dataset.length(Split::train, document), max_length));
+      }
+    }
+  }
+}
+
+void DataOrder::start_epoch(int64_t epoch) {
+  State& state = *state_;
+  state.epoch = epoch;
+  state.order.resize(static_cast<size_t>(dataset_.documents(Split::train)));
+  std::iota(state.order.begin(), state.order.end(), int64_t{0});
+  shuffle(state.order, seed_, kShuffleStream + static_cast<uint64_t>(epoch));
+  state.anchors.clear();
+  int64_t steps = 0;
+  for (Cursor cursor; cursor.position < static_cast<int64_t>(state.order.size()); ++steps) {
+    if (steps % kAnchorSteps == 0) state.anchors.push_back(cursor);
+    cursor = take_step(dataset_, state.order, cursor, batch_tokens_, max_length_, nullptr);
+  }
+  state.next = {};
+  state.next_local = 0;
+  if (static_cast<int64_t>(state.first_steps.size()) == epoch + 1) {
+    state.first_steps.push_back(state.first_steps.back() + steps);
+  }
+}
+
+int64_t DataOrder::steps_per_epoch(int64_t epoch) {
+  // The number depends on the epoch's shuffle, so every epoch up to this one is laid out once.
+  while (static_cast<int64_t>(state_->first_steps.size()) < epoch + 2) {
+    start_epoch(static_cast<int64_t>(state_->first_steps.size()) - 1);
+  }
+  const auto at = static_cast<size_t>(epoch);
+  return state_->first_steps[at + 1] - state_->first_steps[at];
+}
+
+const Step& DataOrder::step(int64_t index) {
+  State& state = *state_;
+  if (index < 0) throw Error(fmt::format("step {} does not exist", index));
+  if (!state.current.sequences.empty() && state.current.index == index) return state.current;
+  while (state.first_steps.back() <= index) steps_per_epoch(static_cast<int64_t>(state.first_steps.size()) - 1);
+  const auto after = std::upper_bound(state.first_steps.begin(), state.first_steps.end(), index);
+  const int64_t epoch = (after - state.first_steps.begin()) - 1;
+  if (epoch != state.epoch) start_epoch(epoch);
+  const int64_t local = index - state.first_steps[static_cast<size_t>(epoch)];
+  if (local < state.next_local || local - state.next_local > kAnchorSteps) {
+    state.next = state.anchors[static_cast<size_t>(local / kAnchorSteps)];
+    state.next_local = local / kAnchorSteps * kAnchorSteps;
+  }
+  for (; state.next_local < local; ++state.next_local) {
+    state.next = take_step(dataset_, state.order, state.next, batch_tokens_, max_length_, nullptr);
+  }
+  state.current = Step{index, epoch, {}, 0};
+  state.next = take_step(dataset_, state.order, state.next, batch_tokens_, max_length_, &state.current);
+  state.next_local = local + 1;
+  return state.current;
+}
+
+PackedBatch read_batch(const Dataset& dataset, Split split, const std::vector<Sequence>& sequences) {
+  int64_t total = 0;
+  for (const Sequence& sequence : sequences) total += sequence.length;
+  if (total > INT32_MAX) throw Error(fmt::format("a batch of {} tokens is too long (limit 2^31 - 1)", total));
+  PackedBatch batch;
+  batch.inputs.reserve(static_cast<size_t>(total));
+  batch.targets.resize(static_cast<size_t>(total));
+  batch.offsets.reserve(sequences.size() + 1);
+  batch.offsets.push_back(0);
+  const std::span<int32_t> targets(batch.targets);
+  for (const Sequence& sequence : sequences) {
+    const auto begin = static_cast<size_t>(batch.offsets.back());
+    const auto own = targets.subspan(begin, static_cast<size_t>(sequence.length));
+    // Input of a target is the token before it in the document; a later piece of a document reads its last one again.
+    int32_t previous = dataset.tokenizer().end_of_text();
+    if (sequence.begin > 0) dataset.read(split, sequence.document, sequence.begin - 1, {&previous, 1});
+    dataset.read(split, sequence.document, sequence.begin, own);
+    batch.inputs.push_back(previous);
+    batch.inputs.insert(batch.inputs.end(), own.begin(), own.end() - 1);
+    batch.offsets.push_back(static_cast<int32_t>(begin + own.size()));
+  }
+  return batch;
+}
+
+namespace {
+/// All validation documents, or whole ones of at most `max_tokens` together: taken in a fixed random order (the files
+/// of a corpus stand one behind the other, so the first documents would be of one kind), then sorted.
+std::vector<int64_t> choose_validation(const Dataset& dataset, int64_t max_tokens) {
+  std::vector<int64_t> documents(static_cast<size_t>(dataset.documents(Split::validation)));
+  std::iota(documents.begin(), documents.end(), int64_t{0});
+  if (max_tokens <= 0 || dataset.tokens(Split::validation) <= max_tokens) return documents;
+  shuffle(documents, 0, kValidationStream);
+  std::vector<int64_t> chosen;
+  int64_t tokens = 0;
+  for (const int64_t document : documents) {
+    const int64_t length = dataset.length(Split::validation, document);
+    if (tokens + length > max_tokens) {
+      if (chosen.empty()) continue;
+      break;
+    }
+    tokens += length;
+    chosen.push_back(document);
+  }
+  if (chosen.empty()) {
+    throw InputError(dataset.path().string(), "validation",
+                     fmt::format("no document has at most eval.tokens = {} tokens", max_tokens));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+}  // namespace
+
+std::vector<std::vector<Sequence>> validation_groups(const Dataset& dataset, int64_t max_length, int64_t group_tokens,
+                                                     int64_t max_tokens) {
+  std::vector<std::vector<Sequence>> groups;
+  int64_t in_group = 0;
+  for (const int64_t document : choose_validation(dataset, max_tokens)) {
+    const int64_t length = dataset.length(Split::validation, document);
+    for (int64_t begin = 0; begin < length; begin += max_length) {
+      const int64_t piece = std::min(max_length, length - begin);
+      if (groups.empty() || in_group + piece > group_tokens) {
+        groups.emplace_back();
+        in_group = 0;
+      }
+      groups.back().push_back({document, begin, piece});
+      in_group += piece;
+    }
+  }
+  return groups;
+}
+
+int64_t text_bytes(const Dataset& dataset, Split split, const std::vector<std::vector<Sequence>>& groups) {
+  int64_t bytes = 0;
+  std::vector<int32_t> tokens;
+  for (const auto& group : groups) {
+    for (const Sequence& sequence : group) {
+      tokens.resize(static_cast<size_t>(sequence.length));
+      dataset.read(split, sequence.document, sequence.begin, tokens);
+      bytes += static_cast<int64_t>(dataset.tokenizer().decode(tokens).size());
+    }
+  }
+  return bytes;
+}
+
+}  // namespace hat
