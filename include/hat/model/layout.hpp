@@ -11,13 +11,13 @@ enum class InitKind { zeros, ones, normal };
 
 /// One named tensor inside a block. All tensors are fp32, row-major, (rows, columns); vectors have one column.
 struct TensorSpec {
-  std::string name;       ///< inside its block, e.g. "q.weight"
+  std::string name;  ///< inside its block, e.g. "q.weight"
   int64_t rows = 0;
   int64_t columns = 1;
-  int64_t offset = 0;     ///< first element inside the block
-  bool is_vector = false; ///< shown as a 1-d tensor outside
-  bool decay = false;     ///< weight decay applies (matrices)
-  bool orthogonal = false;///< hidden matrix: the one Muon updates; must not be split between servers under Muon
+  int64_t offset = 0;       ///< first element inside the block
+  bool is_vector = false;   ///< shown as a 1-d tensor outside
+  bool decay = false;       ///< weight decay applies (matrices)
+  bool orthogonal = false;  ///< hidden matrix: the one Muon updates; must not be split between servers under Muon
   InitKind init = InitKind::zeros;
   double init_std = 0.0;
   int64_t size() const { return rows * columns; }

@@ -18,8 +18,8 @@ struct PackedBatch {
 };
 
 struct LossSum {
-  double nats = 0.0;    ///< sum over target tokens, never a mean
-  int64_t tokens = 0;   ///< number of target tokens
+  double nats = 0.0;   ///< sum over target tokens, never a mean
+  int64_t tokens = 0;  ///< number of target tokens
 };
 
 /// Where the parameters of each block are at this moment: one pointer per block of the layout, in its order. The
@@ -43,8 +43,9 @@ class PassObserver {
 /// One object per worker; owns the activations (buffers grow to the largest batch seen, then stay). Not thread safe.
 class Transformer {
  public:
-  /// `config.vocabulary` must be set. Throws InputError on impossible sizes.
-  explicit Transformer(const ModelConfig& config);
+  /// `config.vocabulary` must be set. Throws InputError on impossible sizes. `threads`: how many threads its kernels
+  /// use; what it computes does not depend on the documents that share a batch.
+  explicit Transformer(const ModelConfig& config, int threads = 1);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;

@@ -1,0 +1,82 @@
+#include "batch_upload.hpp"
+
+#include <algorithm>
+
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+namespace {
+
+void check_offsets(const PackedBatch& batch) {
+  if (batch.offsets.empty() || batch.offsets.front() != 0 ||
+      static_cast<size_t>(batch.offsets.back()) != batch.inputs.size() ||
+      !std::is_sorted(batch.offsets.begin(), batch.offsets.end())) {
+    throw Error(fmt::format("batch of {} tokens: the {} document offsets do not ascend from 0 to its end",
+                            batch.inputs.size(), batch.offsets.size()));
+  }
+}
+
+void check_tokens(const PackedBatch& batch, int64_t vocabulary) {
+  if (batch.targets.size() != batch.inputs.size()) {
+    throw Error(fmt::format("batch of {} tokens has {} targets", batch.inputs.size(), batch.targets.size()));
+  }
+  for (size_t t = 0; t < batch.inputs.size(); ++t) {
+    if (batch.inputs[t] < 0 || batch.inputs[t] >= vocabulary || batch.targets[t] >= vocabulary) {
+      throw Error(fmt::format("batch position {}: token {} or target {} is outside the vocabulary of {}", t,
+                              batch.inputs[t], batch.targets[t], vocabulary));
+    }
+  }
+}
+
+}  // namespace
+
+DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, const PackedBatch& batch) {
+  check_offsets(batch);
+  check_tokens(batch, config_.vocabulary);
+  const auto T = static_cast<int64_t>(batch.inputs.size());
+  const auto boundaries = static_cast<int64_t>(batch.offsets.size());
+
+  int64_t longest = 0;
+  host_positions_.resize(batch.inputs.size());
+  for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
+    const int32_t length = batch.offsets[d + 1] - batch.offsets[d];
+    longest = std::max<int64_t>(longest, length);
+    for (int32_t i = 0; i < length; ++i) host_positions_[static_cast<size_t>(batch.offsets[d] + i)] = i;
+  }
+
+  const auto send = [&](DeviceBuffer<int32_t>& buffer, const std::vector<int32_t>& host) {
+    const auto count = static_cast<int64_t>(host.size());
+    buffer.grow(device_, count);
+    copy_to_device(stream, host.data(), buffer.data(), count);
+    return static_cast<const int32_t*>(buffer.data());
+  };
+  DeviceBatch result;
+  result.tokens = T;
+  result.inputs = send(inputs_, batch.inputs);
+  result.targets = send(targets_, batch.targets);
+  result.positions = send(positions_, host_positions_);
+  result.documents = boundaries - 1;
+  result.offsets = send(offsets_, batch.offsets);
+
+  if (config_.family == ModelFamily::gpt2) {
+    if (longest > config_.max_length) {
+      throw Error(
+          fmt::format("document of {} tokens is longer than the {} learned positions", longest, config_.max_length));
+    }
+    return result;
+  }
+  if (longest > table_length_) {
+    // Twice the need, so that a text that grows token by token (generation) seldom computes the table again.
+    const int64_t head_size = config_.width / config_.heads;
+    table_length_ = std::max(2 * longest, std::min<int64_t>(config_.max_length, 4096));
+    cosine_.grow(device_, table_length_ * head_size / 2);
+    sine_.grow(device_, table_length_ * head_size / 2);
+    ops.rope_table(stream, table_length_, head_size, config_.rope_base, cosine_.data(), sine_.data());
+  }
+  result.cosine = cosine_.data();
+  result.sine = sine_.data();
+  return result;
+}
+
+}  // namespace hat

@@ -1,0 +1,186 @@
+#include "hat/model/transformer.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "attention_block.hpp"
+#include "batch_upload.hpp"
+#include "hat/core/error.hpp"
+#include "head_block.hpp"
+#include "mlp_block.hpp"
+
+namespace hat {
+
+int64_t tensor_offset(const BlockSpec& block, const char* name) {
+  for (const TensorSpec& tensor : block.tensors) {
+    if (tensor.name == name) return tensor.offset;
+  }
+  throw Error(fmt::format("block {} has no tensor {}", block.name, name));
+}
+
+namespace {
+
+struct Layer {
+  AttentionBlock attention;
+  MlpBlock mlp;
+};
+
+// Numbers of the blocks in the layout: embedding, then attention and MLP of each layer, then head.
+constexpr size_t kEmbedding = 0;
+size_t attention_index(size_t layer) { return 1 + 2 * layer; }
+size_t mlp_index(size_t layer) { return 2 + 2 * layer; }
+
+}  // namespace
+
+struct Transformer::Impl {
+  Impl(const ModelConfig& model, int threads)
+      : config(model),
+        layout(make_layout(model)),
+        device{.kind = DeviceKind::cpu, .index = 0, .threads = threads},
+        stream(device),
+        ops(operations(device.kind)),
+        upload(model, device),
+        head(model, layout.blocks.back()) {
+    if (threads < 1) throw Error(fmt::format("a model cannot run on {} threads", threads));
+    layers.reserve(static_cast<size_t>(model.layers));
+    for (size_t l = 0; l < static_cast<size_t>(model.layers); ++l) {
+      layers.push_back(
+          {AttentionBlock(model, layout.blocks[attention_index(l)]), MlpBlock(model, layout.blocks[mlp_index(l)])});
+    }
+  }
+
+  size_t head_index() const { return layout.blocks.size() - 1; }
+
+  void grow(int64_t tokens) {
+    const int64_t C = config.width;
+    const int64_t F = mlp_width(config);
+    for (Layer& layer : layers) {
+      layer.attention.grow(device, tokens);
+      layer.mlp.grow(device, tokens);
+    }
+    head.grow(device, tokens);
+    scratch.wide.grow(device, tokens * std::max(3 * C, 2 * F));
+    scratch.middle.grow(device, tokens * std::max(C, F));
+    scratch.narrow.grow(device, tokens * C);
+    d_residual.grow(device, tokens * C);
+  }
+
+  /// Runs all blocks up to the head's input.
+  void forward(const PassContext& pass, const ParameterPointers& parameters, PassObserver& observer) {
+    observer.before_forward(kEmbedding);
+    const float* tokens = parameters[kEmbedding];
+    const float* positions =
+        config.family == ModelFamily::gpt2 ? tokens + layout.blocks[kEmbedding].tensors[1].offset : nullptr;
+    ops.embedding_forward(stream, pass.batch.tokens, config.width, pass.batch.inputs, pass.batch.positions, tokens,
+                          positions, layers.front().attention.input());
+    for (size_t l = 0; l < layers.size(); ++l) {
+      Layer& layer = layers[l];
+      observer.before_forward(static_cast<int64_t>(attention_index(l)));
+      layer.attention.forward(pass, parameters[attention_index(l)], layer.mlp.input());
+      observer.before_forward(static_cast<int64_t>(mlp_index(l)));
+      float* next = l + 1 < layers.size() ? layers[l + 1].attention.input() : head.input();
+      layer.mlp.forward(pass, parameters[mlp_index(l)], next);
+    }
+    observer.before_forward(static_cast<int64_t>(head_index()));
+  }
+
+  /// Runs all blocks below the head, from the gradient of the head's input in d_residual.
+  void backward(const PassContext& pass, const ParameterPointers& parameters, const GradientPointers& gradients,
+                PassObserver& observer) {
+    for (size_t l = layers.size(); l-- > 0;) {
+      layers[l].mlp.backward(pass, parameters[mlp_index(l)], d_residual.data(), gradients[mlp_index(l)]);
+      observer.after_backward(static_cast<int64_t>(mlp_index(l)));
+      layers[l].attention.backward(pass, parameters[attention_index(l)], d_residual.data(),
+                                   gradients[attention_index(l)]);
+      observer.after_backward(static_cast<int64_t>(attention_index(l)));
+    }
+    float* d_tokens = gradients[kEmbedding];
+    float* d_positions =
+        config.family == ModelFamily::gpt2 ? d_tokens + layout.blocks[kEmbedding].tensors[1].offset : nullptr;
+    ops.embedding_backward(stream, pass.batch.tokens, config.width, pass.batch.inputs, pass.batch.positions,
+                           d_residual.data(), d_tokens, d_positions);
+    stream.synchronize();
+    observer.after_backward(kEmbedding);
+  }
+
+  const float* output_weight(const ParameterPointers& parameters) const {
+    return head.output_weight(parameters[head_index()], parameters[kEmbedding]);
+  }
+
+  ModelConfig config;
+  ModelLayout layout;
+  Device device;
+  Stream stream;
+  const Operations& ops;
+  BatchUpload upload;
+  std::vector<Layer> layers;
+  HeadBlock head;
+  Scratch scratch;
+  DeviceBuffer<float> d_residual;  ///< (T, C), gradient of the residual stream on its way down
+};
+
+namespace {
+
+int64_t count_targets(const PackedBatch& batch) {
+  return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t target) { return target >= 0; });
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, int threads) : impl_(std::make_unique<Impl>(config, threads)) {}
+Transformer::~Transformer() = default;
+Transformer::Transformer(Transformer&&) noexcept = default;
+Transformer& Transformer::operator=(Transformer&&) noexcept = default;
+
+const ModelLayout& Transformer::layout() const { return impl_->layout; }
+const ModelConfig& Transformer::config() const { return impl_->config; }
+
+LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer) {
+  Impl& model = *impl_;
+  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  model.grow(device_batch.tokens);
+  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  model.forward(pass, parameters, observer);
+  const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
+  return {nats, count_targets(batch)};
+}
+
+LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers& parameters,
+                              const GradientPointers& gradients, PassObserver& observer) {
+  Impl& model = *impl_;
+  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  model.grow(device_batch.tokens);
+  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  const size_t head = model.head_index();
+  model.forward(pass, parameters, observer);
+  observer.before_backward();  // the head's own forward and backward are one
+  float* d_output = model.head.output_weight(gradients[head], gradients[kEmbedding]);
+  const double nats = model.head.gradient(pass, parameters[head], model.output_weight(parameters),
+                                          model.d_residual.data(), gradients[head], d_output);
+  observer.after_backward(static_cast<int64_t>(head));
+  model.backward(pass, parameters, gradients, observer);
+  return {nats, count_targets(batch)};
+}
+
+void Transformer::logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits) {
+  Impl& model = *impl_;
+  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  model.grow(device_batch.tokens);
+  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  PassObserver nobody;
+  model.forward(pass, parameters, nobody);
+  logits.resize(static_cast<size_t>(device_batch.tokens * model.config.vocabulary));
+  model.head.logits(pass, parameters[model.head_index()], model.output_weight(parameters), logits.data());
+}
+
+double Transformer::flop(int64_t length) const {
+  const ModelConfig& config = impl_->config;
+  const BlockSpec& embedding = impl_->layout.blocks.front();
+  int64_t active = impl_->layout.size() - embedding.size;
+  if (config.tied) active += embedding.tensors.front().size();  // then it is the output matrix as well
+  const auto n = static_cast<double>(length);
+  return 6.0 * static_cast<double>(active) * n +
+         6.0 * n * n * static_cast<double>(config.width) * static_cast<double>(config.layers);
+}
+
+}  // namespace hat
