@@ -35,7 +35,9 @@ CLI::Validator integer_in(int64_t least, int64_t most) {
   auto check = [least, most, range](std::string& text) -> std::string {
     int64_t value = 0;
     const std::errc status = parse_number(text, value).ec;
-    if (status == std::errc{} && value >= least && value <= most) return "";
+    const size_t first_digit = text.find_first_not_of("+-");
+    const bool octal = first_digit + 1 < text.size() && text[first_digit] == '0';  // CLI11 would read 010 as 8
+    if (status == std::errc{} && !octal && value >= least && value <= most) return "";
     return fmt::format("must be {}, not '{}'", range, text);
   };
   return CLI::Validator(check, open ? fmt::format("[>= {}]", least) : fmt::format("[{} - {}]", least, most));

@@ -29,9 +29,10 @@ InputError command_line_error(const CLI::App& app, const CLI::ParseError& error)
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen.front();
   const std::vector<std::string> extras = app.remaining(true);
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) {
-    return {"command line", "", error.what()};
-  }
+  // A misspelt command leaves CLI11 saying that one is missing, with the word among the remaining ones.
+  const bool is_about_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                               (chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr);
+  if (!is_about_extras || extras.empty()) return {"command line", "", error.what()};
   const std::string word = extras.front().substr(0, extras.front().find('='));
   const std::string suggestion = closest_match(word, known_words(command));
   const char* kind = word.starts_with("-") ? "unknown option"

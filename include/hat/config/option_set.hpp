@@ -53,7 +53,8 @@ class OptionSet {
   /// `most_number` as well, and the names stand for special ones.
   template <class T>
   requires std::is_enum_v<T> || std::is_same_v<T, int64_t> CLI::Option* add_named(
-      const std::string& key, T& value, std::vector<std::pair<std::string, T>> names, const std::string& help) {
+      const std::string& key, T& value, std::vector<std::pair<std::string, T>> names, const std::string& help,
+      int64_t most_number = -1) {
     Names numbers;
     for (const auto& [name, named] : names) numbers.emplace_back(name, static_cast<int64_t>(named));
     auto text = [&value, numbers]() -> std::string {
