@@ -20,7 +20,7 @@ constexpr std::string_view kVariablePrefix = "HAT_";
 
 std::string variable_name(const std::string& deck_key) {
   std::string name(kVariablePrefix);
-  for (const char c : deck_key) name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const char c : deck_key) name += c == '.' || c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
 }
 
