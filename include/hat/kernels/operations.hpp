@@ -27,7 +27,7 @@ struct AttentionShape {
 /// signatures. Kernels check nothing; "+=" in a comment means that the result is added to what is there. Results do not
 /// depend on the number of threads, except those of gemm.
 struct Operations {
-  /// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c; beta = 0 never reads c.
+  /// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c; beta = 0 never reads c. k = 0 only with beta = 1.
   void (*gemm)(const Stream&, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
                float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
                int64_t ldc);

@@ -13,7 +13,7 @@ namespace hat::cpu {
 
 void gemm(const Stream& stream, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
           float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  if (m == 0 || n == 0) return;
+  if (m == 0 || n == 0 || k == 0) return;  // k = 0 adds nothing to c
   for (const int64_t size : {m, n, k, lda, ldb, ldc}) {
     if (size > INT_MAX) throw Error(fmt::format("CBLAS cannot multiply matrices with {} rows or columns", size));
   }

@@ -30,7 +30,7 @@ class ThreadCount {
 
 void gemm(const Stream& stream, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
           float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  if (m == 0 || n == 0) return;
+  if (m == 0 || n == 0 || k == 0) return;  // k = 0 adds nothing to c
   const ThreadCount threads(stream.threads());
   const dnnl_status_t status =
       dnnl_sgemm(transpose_a == Transpose::yes ? 'T' : 'N', transpose_b == Transpose::yes ? 'T' : 'N', m, n, k, alpha,
