@@ -1,0 +1,362 @@
+// Every operation against plain double loops, at sizes that fit no vector and no tile.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "../../kernels/cpu/vector_math.hpp"
+#include "hat/device/device_buffer.hpp"
+#include "kernel_support.hpp"
+
+namespace hat::test {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Threads, Kernels, testing::Values(1, 3));
+
+TEST(VectorExp, IsAccurateOverItsRange) {
+  double worst = 0.0;
+  for (int i = -8730000; i <= 8830000; i += 7) {
+    const auto x = static_cast<float>(i * 1e-5);
+    const double exact = std::exp(static_cast<double>(x));
+    worst = std::max(worst, std::abs(static_cast<double>(cpu::vector_exp(x)) - exact) / exact);
+  }
+  EXPECT_LT(worst, 1.5e-7);  // about one unit in the last place
+  EXPECT_EQ(cpu::vector_exp(0.0f), 1.0f);
+  EXPECT_EQ(cpu::vector_exp(-200.0f), 0.0f);
+  EXPECT_EQ(cpu::vector_exp(-std::numeric_limits<float>::infinity()), 0.0f);
+  EXPECT_GT(cpu::vector_exp(1000.0f), 1e38f);
+  EXPECT_TRUE(std::isnan(cpu::vector_exp(std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST(DeviceBuffer, IsAlignedMovesAndOnlyGrows) {
+  const Device device;
+  DeviceBuffer<float> buffer(device, 3);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kBufferAlignment, 0U);
+  buffer.grow(device, 1000);
+  EXPECT_EQ(buffer.size(), 1000);
+  const float* data = buffer.data();
+  buffer.grow(device, 10);
+  EXPECT_EQ(buffer.data(), data);
+  EXPECT_EQ(buffer.size(), 1000);
+  DeviceBuffer<float> moved = std::move(buffer);
+  EXPECT_EQ(moved.data(), data);
+  EXPECT_EQ(moved.span().size(), 1000U);
+  EXPECT_THROW((DeviceBuffer<double>(device, int64_t{1} << 61)), std::runtime_error);
+  EXPECT_THROW((DeviceBuffer<double>(device, -1)), std::runtime_error);
+}
+
+TEST_P(Kernels, Gemm) {
+  for (const auto transpose_a : {Transpose::no, Transpose::yes}) {
+    for (const auto transpose_b : {Transpose::no, Transpose::yes}) {
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {7, 13, 5}, {65, 33, 129}, {2, 257, 18}}) {
+        const int64_t lda = (transpose_a == Transpose::yes ? m : k) + 3;
+        const int64_t ldb = (transpose_b == Transpose::yes ? k : n) + 2;
+        const int64_t ldc = n + 5;
+        const Floats a = random_values((transpose_a == Transpose::yes ? k : m) * lda, 1);
+        const Floats b = random_values((transpose_b == Transpose::yes ? n : k) * ldb, 2);
+        for (const float beta : {0.0f, 1.0f}) {
+          Floats c = random_values(m * ldc, 3);
+          Doubles expected = widen(c);
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0.0;
+              for (int64_t l = 0; l < k; ++l) {
+                const float left = a[static_cast<size_t>(transpose_a == Transpose::yes ? l * lda + i : i * lda + l)];
+                const float right = b[static_cast<size_t>(transpose_b == Transpose::yes ? j * ldb + l : l * ldb + j)];
+                sum += static_cast<double>(left) * static_cast<double>(right);
+              }
+              double& out = expected[static_cast<size_t>(i * ldc + j)];
+              out = 0.5 * sum + static_cast<double>(beta) * out;
+              if (beta == 0.0f) c[static_cast<size_t>(i * ldc + j)] = std::numeric_limits<float>::quiet_NaN();
+            }
+          }
+          ops_.gemm(stream_, transpose_a, transpose_b, m, n, k, 0.5f, a.data(), lda, b.data(), ldb, beta, c.data(),
+                    ldc);
+          EXPECT_LE(distance(c, expected), kTolerance) << m << " x " << n << " x " << k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, Embedding) {
+  const int64_t T = 9;
+  const int64_t C = 37;
+  const std::vector<int32_t> tokens = {3, 0, 3, 3, 6, 1, 0, 5, 6};
+  const std::vector<int32_t> positions = {0, 1, 2, 3, 0, 1, 0, 1, 2};
+  const Floats table = random_values(7 * C, 1);
+  const Floats position_table = random_values(4 * C, 2);
+  const Floats dy = random_values(T * C, 3);
+  for (const bool learned : {false, true}) {
+    Floats y(static_cast<size_t>(T * C));
+    Floats d_table = random_values(7 * C, 4);
+    Floats d_positions = random_values(4 * C, 5);
+    Doubles expected(y.size());
+    Doubles expected_table = widen(d_table);
+    Doubles expected_positions = widen(d_positions);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      for (size_t c = 0; c < static_cast<size_t>(C); ++c) {
+        const size_t at = t * static_cast<size_t>(C) + c;
+        const size_t token = static_cast<size_t>(tokens[t] * C) + c;
+        const size_t position = static_cast<size_t>(positions[t] * C) + c;
+        expected[at] = static_cast<double>(table[token]);
+        if (learned) expected[at] += static_cast<double>(position_table[position]);
+        expected_table[token] += static_cast<double>(dy[at]);
+        if (learned) expected_positions[position] += static_cast<double>(dy[at]);
+      }
+    }
+    ops_.embedding_forward(stream_, T, C, tokens.data(), positions.data(), table.data(),
+                           learned ? position_table.data() : nullptr, y.data());
+    ops_.embedding_backward(stream_, T, C, tokens.data(), positions.data(), dy.data(), d_table.data(),
+                            learned ? d_positions.data() : nullptr);
+    EXPECT_LE(distance(y, expected), kTolerance);
+    EXPECT_LE(distance(d_table, expected_table), kTolerance);
+    EXPECT_LE(distance(d_positions, expected_positions), kTolerance);
+  }
+}
+
+/// Norms by definition, in double: forward, and backward by the chain rule through mean and variance.
+TEST_P(Kernels, Norms) {
+  struct Size {
+    int64_t T;
+    int64_t C;
+  };
+  for (const auto& [T, C] : {Size{5, 2}, Size{3, 67}, Size{300, 130}}) {
+    for (const bool layernorm : {false, true}) {
+      const Floats x = random_values(T * C, 1, 3.0);
+      const Floats weight = random_values(C, 2);
+      const Floats bias = random_values(C, 3);
+      const Floats dy = random_values(T * C, 4);
+      Floats y(x.size());
+      Floats mean(static_cast<size_t>(T));
+      Floats inverse(static_cast<size_t>(T));
+      Floats dx = random_values(T * C, 5);
+      Floats d_weight = random_values(C, 6);
+      Floats d_bias = random_values(C, 7);
+      Doubles expected_y(x.size());
+      Doubles expected_dx = widen(dx);
+      Doubles expected_weight = widen(d_weight);
+      Doubles expected_bias = widen(d_bias);
+      const float epsilon = 1e-3f;
+      for (int64_t t = 0; t < T; ++t) {
+        const auto at = [&](int64_t c) { return static_cast<size_t>(t * C + c); };
+        double center = 0.0;
+        for (int64_t c = 0; layernorm && c < C; ++c) center += static_cast<double>(x[at(c)]) / static_cast<double>(C);
+        double variance = 0.0;
+        for (int64_t c = 0; c < C; ++c) {
+          const double d = static_cast<double>(x[at(c)]) - center;
+          variance += d * d / static_cast<double>(C);
+        }
+        const double s = std::sqrt(variance + static_cast<double>(epsilon));
+        double mean_g = 0.0;
+        double mean_gn = 0.0;
+        for (int64_t c = 0; c < C; ++c) {
+          const double n = (static_cast<double>(x[at(c)]) - center) / s;
+          const double g = static_cast<double>(weight[static_cast<size_t>(c)]) * static_cast<double>(dy[at(c)]);
+          mean_g += layernorm ? g / static_cast<double>(C) : 0.0;
+          mean_gn += g * n / static_cast<double>(C);
+          expected_y[at(c)] = n * static_cast<double>(weight[static_cast<size_t>(c)]) +
+                              (layernorm ? static_cast<double>(bias[static_cast<size_t>(c)]) : 0.0);
+          expected_weight[static_cast<size_t>(c)] += static_cast<double>(dy[at(c)]) * n;
+          if (layernorm) expected_bias[static_cast<size_t>(c)] += static_cast<double>(dy[at(c)]);
+        }
+        for (int64_t c = 0; c < C; ++c) {
+          const double n = (static_cast<double>(x[at(c)]) - center) / s;
+          const double g = static_cast<double>(weight[static_cast<size_t>(c)]) * static_cast<double>(dy[at(c)]);
+          expected_dx[at(c)] += (g - mean_g - n * mean_gn) / s;
+        }
+      }
+      if (layernorm) {
+        ops_.layernorm_forward(stream_, T, C, epsilon, x.data(), weight.data(), bias.data(), y.data(), mean.data(),
+                               inverse.data());
+        ops_.layernorm_backward(stream_, T, C, x.data(), weight.data(), mean.data(), inverse.data(), dy.data(),
+                                dx.data(), d_weight.data(), d_bias.data());
+      } else {
+        ops_.rmsnorm_forward(stream_, T, C, epsilon, x.data(), weight.data(), y.data(), inverse.data());
+        ops_.rmsnorm_backward(stream_, T, C, x.data(), weight.data(), inverse.data(), dy.data(), dx.data(),
+                              d_weight.data());
+      }
+      EXPECT_LE(distance(y, expected_y), kTolerance) << T << " x " << C;
+      EXPECT_LE(distance(dx, expected_dx), kTolerance) << T << " x " << C;
+      EXPECT_LE(distance(d_weight, expected_weight), kTolerance) << T << " x " << C;
+      EXPECT_LE(distance(d_bias, expected_bias), kTolerance) << T << " x " << C;
+    }
+  }
+}
+
+TEST_P(Kernels, Rope) {
+  const int64_t heads = 3;
+  for (const int64_t D : {2, 6, 64}) {
+    const int64_t stride = heads * D + 5;
+    const std::vector<int32_t> positions = {0, 1, 2, 999, 0, 1};
+    const auto T = static_cast<int64_t>(positions.size());
+    Floats cosine(static_cast<size_t>(1000 * D / 2));
+    Floats sine(cosine.size());
+    ops_.rope_table(stream_, 1000, D, 10000.0, cosine.data(), sine.data());
+    const Floats x = random_values(T * stride, 1);
+    Floats y = x;
+    Doubles expected = widen(x);
+    for (int64_t t = 0; t < T; ++t) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t i = 0; i < D / 2; ++i) {
+          const double angle = positions[static_cast<size_t>(t)] *
+                               std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+          const auto low = static_cast<size_t>(t * stride + h * D + i);
+          const size_t high = low + static_cast<size_t>(D / 2);
+          const double a = static_cast<double>(x[low]);
+          const double b = static_cast<double>(x[high]);
+          expected[low] = a * std::cos(angle) - b * std::sin(angle);
+          expected[high] = b * std::cos(angle) + a * std::sin(angle);
+        }
+      }
+    }
+    ops_.rope(stream_, RopeDirection::forward, T, heads, D, stride, positions.data(), cosine.data(), sine.data(),
+              y.data());
+    EXPECT_LE(distance(y, expected), kTolerance) << D;
+    ops_.rope(stream_, RopeDirection::backward, T, heads, D, stride, positions.data(), cosine.data(), sine.data(),
+              y.data());
+    EXPECT_LE(distance(y, widen(x)), kTolerance) << D;  // a rotation's transpose is its inverse
+  }
+}
+
+TEST_P(Kernels, Swiglu) {
+  const int64_t T = 11;
+  const int64_t F = 37;
+  const Floats gate_up = random_values(T * 2 * F, 1, 6.0);
+  const Floats dy = random_values(T * F, 2);
+  Floats y(dy.size());
+  Floats gradient(gate_up.size());
+  Doubles expected_y(y.size());
+  Doubles expected_gradient(gradient.size());
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t f = 0; f < F; ++f) {
+      const auto gate_at = static_cast<size_t>(t * 2 * F + f);
+      const size_t up_at = gate_at + static_cast<size_t>(F);
+      const auto at = static_cast<size_t>(t * F + f);
+      const double gate = static_cast<double>(gate_up[gate_at]);
+      const double up = static_cast<double>(gate_up[up_at]);
+      const double s = 1.0 / (1.0 + std::exp(-gate));
+      expected_y[at] = gate * s * up;
+      expected_gradient[gate_at] = static_cast<double>(dy[at]) * up * (s + gate * s * (1.0 - s));
+      expected_gradient[up_at] = static_cast<double>(dy[at]) * gate * s;
+    }
+  }
+  ops_.swiglu_forward(stream_, T, F, gate_up.data(), y.data());
+  ops_.swiglu_backward(stream_, T, F, gate_up.data(), dy.data(), gradient.data());
+  EXPECT_LE(distance(y, expected_y), kTolerance);
+  EXPECT_LE(distance(gradient, expected_gradient), kTolerance);
+  Floats in_place = gate_up;
+  ops_.swiglu_backward(stream_, T, F, in_place.data(), dy.data(), in_place.data());
+  EXPECT_EQ(in_place, gradient);
+}
+
+TEST_P(Kernels, Gelu) {
+  const int64_t n = 1003;
+  const Floats x = random_values(n, 1, 6.0);
+  const Floats dy = random_values(n, 2);
+  Floats y(x.size());
+  Floats dx(x.size());
+  Doubles expected_y(x.size());
+  Doubles expected_dx(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = static_cast<double>(x[i]);
+    const double root = std::sqrt(2.0 / std::acos(-1.0));
+    const double tanh = std::tanh(root * (v + 0.044715 * v * v * v));
+    const double slope = root * (1.0 + 3.0 * 0.044715 * v * v);
+    expected_y[i] = 0.5 * v * (1.0 + tanh);
+    expected_dx[i] = static_cast<double>(dy[i]) * (0.5 * (1.0 + tanh) + 0.5 * v * (1.0 - tanh * tanh) * slope);
+  }
+  ops_.gelu_forward(stream_, n, x.data(), y.data());
+  ops_.gelu_backward(stream_, n, x.data(), dy.data(), dx.data());
+  EXPECT_LE(distance(y, expected_y), kTolerance);
+  EXPECT_LE(distance(dx, expected_dx), kTolerance);
+}
+
+TEST_P(Kernels, Bias) {
+  const int64_t T = 301;
+  const int64_t N = 131;
+  const Floats bias = random_values(N, 1);
+  const Floats dy = random_values(T * N, 2);
+  Floats y = random_values(T * N, 3);
+  Floats d_bias = random_values(N, 4);
+  Doubles expected_y = widen(y);
+  Doubles expected_bias = widen(d_bias);
+  for (size_t i = 0; i < y.size(); ++i) {
+    expected_y[i] += static_cast<double>(bias[i % static_cast<size_t>(N)]);
+    expected_bias[i % static_cast<size_t>(N)] += static_cast<double>(dy[i]);
+  }
+  ops_.bias_forward(stream_, T, N, bias.data(), y.data());
+  ops_.bias_backward(stream_, T, N, dy.data(), d_bias.data());
+  EXPECT_LE(distance(y, expected_y), kTolerance);
+  EXPECT_LE(distance(d_bias, expected_bias), kTolerance);
+}
+
+TEST_P(Kernels, CrossEntropy) {
+  for (const int64_t V : {2, 61, 257, 50257}) {
+    const int64_t T = 5;
+    const int64_t stride = V + 3;
+    const std::vector<int32_t> targets = {0, static_cast<int32_t>(V) - 1, -1, 1, 0};
+    const Floats logits = random_values(T * stride, 1, 20.0);
+    Doubles expected = widen(logits);
+    Doubles expected_nats(targets.size());
+    for (int64_t t = 0; t < T; ++t) {
+      double sum = 0.0;
+      const auto at = [&](int64_t i) { return static_cast<size_t>(t * stride + i); };
+      for (int64_t i = 0; i < V; ++i) sum += std::exp(static_cast<double>(logits[at(i)]));
+      const int64_t target = targets[static_cast<size_t>(t)];
+      for (int64_t i = 0; i < V; ++i) {
+        const double probability = std::exp(static_cast<double>(logits[at(i)])) / sum;
+        expected[at(i)] = target < 0 ? 0.0 : probability - (i == target ? 1.0 : 0.0);
+        if (i == target) expected_nats[static_cast<size_t>(t)] = -std::log(probability);
+      }
+    }
+    for (const auto output : {CrossEntropyOutput::loss, CrossEntropyOutput::loss_and_gradient}) {
+      Floats work = logits;
+      std::vector<double> nats(targets.size(), -1.0);
+      ops_.cross_entropy(stream_, output, T, V, stride, targets.data(), work.data(), nats.data());
+      for (size_t t = 0; t < nats.size(); ++t) EXPECT_NEAR(nats[t], expected_nats[t], 1e-6 * (1.0 + nats[t])) << V;
+      if (output == CrossEntropyOutput::loss_and_gradient) {
+        EXPECT_LE(distance(work, expected), kTolerance) << V;
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, Elementwise) {
+  const int64_t n = 1003;
+  const Floats x = random_values(n, 1);
+  const Floats y = random_values(n, 2);
+  Doubles added(x.size());
+  Doubles scaled(x.size());
+  Doubles combined(x.size());
+  double squares = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double a = static_cast<double>(x[i]);
+    const double b = static_cast<double>(y[i]);
+    added[i] = a + b;
+    scaled[i] = 0.25 * b;
+    combined[i] = b - 1.5 * a;
+    squares += a * a;
+  }
+  Floats work = y;
+  ops_.add(stream_, n, x.data(), work.data());
+  EXPECT_LE(distance(work, added), kTolerance);
+  work = y;
+  ops_.scale(stream_, n, 0.25f, work.data());
+  EXPECT_LE(distance(work, scaled), kTolerance);
+  work = y;
+  ops_.axpy(stream_, n, -1.5f, x.data(), work.data());
+  EXPECT_LE(distance(work, combined), kTolerance);
+  ops_.copy(stream_, n, x.data(), work.data());
+  EXPECT_EQ(work, x);
+  ops_.fill(stream_, n, 2.5f, work.data());
+  EXPECT_EQ(work, Floats(x.size(), 2.5f));
+  double sum = -1.0;
+  ops_.sum_of_squares(stream_, n, x.data(), &sum);
+  EXPECT_NEAR(sum, squares, 1e-12 * squares);
+}
+
+}  // namespace
+}  // namespace hat::test
