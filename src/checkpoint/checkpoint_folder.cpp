@@ -91,6 +91,9 @@ fs::path resolve_checkpoint(const fs::path& path) {
     if (const auto newest = newest_checkpoint(path)) return *newest;
     throw InputError(where, "", "this run has no complete checkpoint");
   }
+  if (fs::exists(path / server_file_name(0))) {
+    throw InputError(where, "", fmt::format("{} is missing: this checkpoint was not completed", kMasterName));
+  }
   throw InputError(where, "", fmt::format("is no checkpoint ({} is missing) and no run folder", kMasterName));
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace hat {
+
+/// What `hat inspect` found: once for people, once for programs, and what is wrong with it (one line each).
+struct Inspection {
+  std::string text;
+  nlohmann::json data;
+  std::vector<std::string> problems;
+};
+
+enum class ReadContents { no, yes };
+
+/// `contents`: whether to read all tokens and compare them with their checksums.
+Inspection inspect_dataset(const std::filesystem::path& path, ReadContents contents);
+Inspection inspect_checkpoint(const std::filesystem::path& path);
+Inspection inspect_run(const std::filesystem::path& run);
+
+}  // namespace hat
