@@ -178,7 +178,8 @@ std::optional<Incoming> Communicator::try_receive(int tag) const {
   if (found == 0) return std::nullopt;
   int count = 0;
   check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  Incoming incoming{.source = status.MPI_SOURCE, .tag = tag, .data = std::vector<std::byte>(static_cast<size_t>(count))};
+  Incoming incoming{
+      .source = status.MPI_SOURCE, .tag = tag, .data = std::vector<std::byte>(static_cast<size_t>(count))};
   check_mpi(MPI_Mrecv(incoming.data.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
   return incoming;
 }
@@ -193,7 +194,8 @@ Window::Window(const Communicator& communicator, int64_t local_bytes) : impl_(st
                                     &impl_->base, &impl_->window);
   if (code == MPI_ERR_WIN) {
     throw Error(
-        "this MPI cannot make one-sided windows between these hosts (MPI_Win_allocate: MPI_ERR_WIN); with Open MPI over "
+        "this MPI cannot make one-sided windows between these hosts (MPI_Win_allocate: MPI_ERR_WIN); with Open MPI "
+        "over "
         "TCP set OMPI_MCA_osc=pt2pt,rdma,sm (mpirun --mca osc pt2pt,rdma,sm), or unset OMPI_MCA_osc");
   }
   check_mpi(code, "MPI_Win_allocate");

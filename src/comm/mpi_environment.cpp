@@ -123,11 +123,12 @@ void refuse_accidental_singleton() {
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) {
     const long tasks = environment_number(name);
     if (tasks > 1) {
-      throw InputError("environment", name,
-                       fmt::format("Slurm started {} tasks, but MPI sees one process alone, so every task would train by "
-                                   "itself; use `mpirun hat ...` inside the job or `srun --mpi=pmix hat ...`, and "
-                                   "`mpirun -n 1` when one rank is meant",
-                                   tasks));
+      throw InputError(
+          "environment", name,
+          fmt::format("Slurm started {} tasks, but MPI sees one process alone, so every task would train by "
+                      "itself; use `mpirun hat ...` inside the job or `srun --mpi=pmix hat ...`, and "
+                      "`mpirun -n 1` when one rank is meant",
+                      tasks));
     }
   }
 }

@@ -32,12 +32,13 @@ void RingAllReduce::start_round() {
   const int r = reducing ? round_ : round_ - (p - 1);
   const Range out = chunk(reducing ? rank - r : rank + 1 - r);
   const Range in = chunk(reducing ? rank - r - 1 : rank - r);
-  const std::span<float> target = reducing ? std::span<float>(received_).first(static_cast<size_t>(in.size()))
-                                           : data_.subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
+  const std::span<float> target = reducing
+                                      ? std::span<float>(received_).first(static_cast<size_t>(in.size()))
+                                      : data_.subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
   receive_ = ring_->start_receive(std::as_writable_bytes(target), (rank + p - 1) % p, tag_);
-  send_ = ring_->start_send(
-      std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))), (rank + 1) % p,
-      tag_);
+  send_ =
+      ring_->start_send(std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))),
+                        (rank + 1) % p, tag_);
 }
 
 void RingAllReduce::finish_round() {

@@ -41,10 +41,11 @@ std::vector<int> dedicated_servers(const std::vector<int>& node_of_rank, int64_t
     result.insert(result.end(), ranks.begin(), ranks.end());
   }
   if (static_cast<int64_t>(result.size()) != servers) {
-    throw InputError("deck", "servers.placement",
-                     fmt::format("dedicated needs whole nodes: {} servers do not fill the first nodes exactly ({} ranks "
-                                 "there); start other numbers of ranks per node or use spread",
-                                 servers, result.size()));
+    throw InputError(
+        "deck", "servers.placement",
+        fmt::format("dedicated needs whole nodes: {} servers do not fill the first nodes exactly ({} ranks "
+                    "there); start other numbers of ranks per node or use spread",
+                    servers, result.size()));
   }
   return result;
 }

@@ -41,12 +41,13 @@ std::span<const float> SlotPublisher::values(int64_t version) const {
           static_cast<size_t>(part_.count)};
 }
 
-SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, PullCounters& counters,
-                   PullCheck check)
+SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, int64_t have,
+                   PullCounters& counters, PullCheck check)
     : window_(&window),
       targets_(std::move(targets)),
       wanted_(wanted),
       rule_(rule),
+      have_(have),
       counters_(&counters),
       check_(check),
       words_(targets_.size()),
@@ -109,6 +110,10 @@ bool SlotPull::step() {
           ++counters_->polls;
           start_look();
           return false;
+        }
+        if (version_ == have_) {
+          state_ = State::done;
+          return true;
         }
         start_headers();
         break;

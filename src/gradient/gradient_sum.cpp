@@ -1,6 +1,5 @@
 #include "hat/gradient/gradient_sum.hpp"
 
-
 #include "hat/core/error.hpp"
 
 namespace hat {

@@ -58,26 +58,32 @@ void muon(const OptimizerConfig& config, const Span& s, float scale, double rate
   }
 }
 
+// Muon updates the hidden matrices; everything else it leaves to AdamW.
+OptimizerKind rule_of(OptimizerKind kind, const TensorSpec& tensor) {
+  return kind == OptimizerKind::muon && !tensor.orthogonal ? OptimizerKind::adamw : kind;
+}
+
 }  // namespace
+
+std::vector<std::string> state_names(OptimizerKind kind, const TensorSpec& tensor) {
+  switch (rule_of(kind, tensor)) {
+    case OptimizerKind::sgd:
+      return {"sgd.momentum"};
+    case OptimizerKind::muon:
+      return {"muon.momentum"};
+    case OptimizerKind::adamw:
+      break;
+  }
+  return {"adamw.m", "adamw.v"};
+}
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ModelLayout& layout, const Part& part) : config_(config) {
   for (const TensorPiece& place : pieces_of(layout, part)) {
     const TensorSpec& tensor =
         layout.blocks[static_cast<size_t>(place.block)].tensors[static_cast<size_t>(place.tensor)];
-    Piece piece{.place = place, .rule = Rule::adamw, .decay = tensor.decay, .state = {}};
-    if (config.kind == OptimizerKind::sgd) piece.rule = Rule::sgd;
-    if (config.kind == OptimizerKind::muon && tensor.orthogonal) piece.rule = Rule::muon;
-    const std::vector<float> zeros(static_cast<size_t>(place.size()), 0.0F);
-    switch (piece.rule) {
-      case Rule::adamw:
-        piece.state = {{.name = "adamw.m", .values = zeros}, {.name = "adamw.v", .values = zeros}};
-        break;
-      case Rule::sgd:
-        piece.state = {{.name = "sgd.momentum", .values = zeros}};
-        break;
-      case Rule::muon:
-        piece.state = {{.name = "muon.momentum", .values = zeros}};
-        break;
+    Piece piece{.place = place, .rule = rule_of(config.kind, tensor), .decay = tensor.decay, .state = {}};
+    for (const std::string& name : state_names(config.kind, tensor)) {
+      piece.state.push_back({.name = name, .values = std::vector<float>(static_cast<size_t>(place.size()), 0.0F)});
     }
     pieces_.push_back(std::move(piece));
   }
@@ -95,13 +101,13 @@ void Optimizer::update(int64_t index, int64_t updates, LearningRates rates, doub
   const auto rate = static_cast<float>(rates.base);
   const auto decay = piece.decay ? static_cast<float>(rates.base * config_.weight_decay) : 0.0F;
   switch (piece.rule) {
-    case Rule::adamw:
+    case OptimizerKind::adamw:
       adamw(config_, span, scale, rate, decay, updates, piece.state[0].values.data(), piece.state[1].values.data());
       break;
-    case Rule::sgd:
+    case OptimizerKind::sgd:
       sgd(config_, span, scale, rate, decay, piece.state[0].values.data());
       break;
-    case Rule::muon:
+    case OptimizerKind::muon:
       muon(config_, span, scale, rates.muon, decay, piece.place.rows, piece.place.columns,
            piece.state[0].values.data());
       break;

@@ -3,8 +3,8 @@
 
 namespace hat {
 
-/// For loops that poll: the first rounds only yield nothing, then sleep, at most about 200 us at a time, so that an idle
-/// rank leaves its core to a busy one and still answers quickly.
+/// For loops that poll: the first rounds only yield nothing, then sleep, at most about 200 us at a time, so that an
+/// idle rank leaves its core to a busy one and still answers quickly.
 class Backoff {
  public:
   void reset() { round_ = 0; }

@@ -1,7 +1,6 @@
 #pragma once
-#include <cstring>
 #include <deque>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -9,7 +8,6 @@
 
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/messages.hpp"
-#include "hat/core/error.hpp"
 
 namespace hat {
 
@@ -34,10 +32,7 @@ class MessageWriter {
   std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
-  void append(const void* data, size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), bytes, bytes + size);
-  }
+  void append(const void* data, size_t size);
   std::vector<std::byte> bytes_;
 };
 
@@ -61,17 +56,8 @@ class MessageReader {
   }
 
  private:
-  size_t take_count(size_t element_bytes) {
-    int64_t count = 0;
-    (*this)(count);
-    if (count < 0 || static_cast<size_t>(count) > bytes_.size() / element_bytes) throw Error("a message is cut short");
-    return static_cast<size_t>(count);
-  }
-  void take(void* data, size_t size) {
-    if (size > bytes_.size()) throw Error("a message is cut short");
-    if (size > 0) std::memcpy(data, bytes_.data(), size);
-    bytes_ = bytes_.subspan(size);
-  }
+  size_t take_count(size_t element_bytes);
+  void take(void* data, size_t size);
   std::span<const std::byte> bytes_;
 };
 

@@ -28,10 +28,11 @@ enum class MessageKind : int32_t {
 struct LeaseRequest {
   static constexpr MessageKind kKind = MessageKind::lease_request;
   int64_t worker = 0;
-  bool idle = false;  ///< has nothing left to compute: the answer may wait until there is something
+  bool idle = false;        ///< has nothing left to compute: the answer may wait until there is something
+  int64_t closed_step = 0;  ///< the worker has pushed everything it had, and entered all rings, of the steps before
   template <class F>
   void fields(F& f) {
-    f(worker), f(idle);
+    f(worker), f(idle), f(closed_step);
   }
 };
 
@@ -49,9 +50,9 @@ struct Lease {
   int64_t unit = 0;        ///< number of the unit in the run
   int64_t generation = 0;  ///< raised each time a unit is leased again; pushes of an older one are refused
   int64_t step = 0;
-  int64_t order = 0;       ///< place of the unit in its step, the order of adding when deterministic
-  int64_t units = 0;       ///< units of the step, known when deterministic
-  std::vector<Sequence> sequences;
+  int64_t order = 0;  ///< place of the unit in its step, the order of adding when deterministic
+  int64_t units = 0;  ///< units of the step, known when deterministic
+  std::vector<Sequence> sequences = {};
   template <class F>
   void fields(F& f) {
     f(kind), f(unit), f(generation), f(step), f(order), f(units), f(sequences);
@@ -75,7 +76,7 @@ struct PushHeader {
   bool complete = false;     ///< the sum of the whole step (of a barrier block), whatever `tokens` says
   int64_t base_version = 0;  ///< oldest version that went into the sum
   int64_t order = 0;         ///< when deterministic: place in the order of adding
-  double norm = -1.0;        ///< unbounded mode with clipping over blocks: norm of the worker's whole gradient per token
+  double norm = -1.0;  ///< unbounded mode with clipping over blocks: norm of the worker's whole gradient per token
   Codec codec = Codec::fp32;
   std::vector<int64_t> units;
   template <class F>
@@ -112,8 +113,8 @@ struct EvaluationReport {
   }
 };
 
-/// server -> servers that need it: sum of squares of the step's mean gradient over this server's share of `block`, or of
-/// all its blocks (kAllBlocks, to server 0).
+/// server -> servers that need it: sum of squares of the step's mean gradient over this server's share of `block`, or
+/// of all its blocks (kAllBlocks, to server 0).
 struct NormShare {
   static constexpr MessageKind kKind = MessageKind::norm_share;
   static constexpr int64_t kAllBlocks = -1;
@@ -155,9 +156,11 @@ struct CheckpointWritten {
   static constexpr MessageKind kKind = MessageKind::checkpoint_written;
   int64_t server = 0;
   int64_t step = 0;
+  std::vector<int64_t> blocks;    ///< of which this server owns a part
+  std::vector<int64_t> versions;  ///< of those blocks, in the file
   template <class F>
   void fields(F& f) {
-    f(server), f(step);
+    f(server), f(step), f(blocks), f(versions);
   }
 };
 
@@ -172,10 +175,11 @@ struct WorkerSummary {
   int64_t pulls_rejected = 0;
   int64_t pulled_bytes = 0;
   int64_t pushed_bytes = 0;
-  std::string sample;  ///< worker 0: generated text
+  std::string sample = {};  ///< worker 0: generated text
   template <class F>
   void fields(F& f) {
-    f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes), f(sample);
+    f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
+        f(sample);
   }
 };
 

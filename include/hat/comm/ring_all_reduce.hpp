@@ -16,8 +16,8 @@ struct Range {
 Range split_evenly(int64_t count, int64_t parts, int64_t index);
 
 /// Sum of `data` over all ranks of a communicator, in place: reduce-scatter round the ring, then all-gather
-/// (Patarasuk and Yuan 2009); each rank sends 2 (p - 1) / p of the data. An asynchronous operation: `step` never blocks.
-/// The order of adding depends only on the rank numbers, so equal inputs give equal bits.
+/// (Patarasuk and Yuan 2009); each rank sends 2 (p - 1) / p of the data. An asynchronous operation: `step` never
+/// blocks. The order of adding depends only on the rank numbers, so equal inputs give equal bits.
 ///
 /// Every rank of the communicator starts the rings of one tag in the same order; rings of different tags may overlap.
 /// `data` must stay in place until `step` returned true.

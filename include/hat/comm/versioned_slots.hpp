@@ -17,9 +17,9 @@ namespace hat {
 ///   kBeingWritten   writes the body   must not use what they read
 ///   v >= 0          reads only        may use a body read while the header said v before and after
 struct PartSlots {
-  int server_rank = 0;   ///< rank in the window's communicator
-  int64_t offset = 0;    ///< of `latest`
-  int64_t count = 0;     ///< fp32 values
+  int server_rank = 0;  ///< rank in the window's communicator
+  int64_t offset = 0;   ///< of `latest`
+  int64_t count = 0;    ///< fp32 values
   int64_t slots = 0;
 
   static constexpr int64_t kHeaderBytes = 64;
@@ -58,10 +58,10 @@ class SlotPublisher {
 
 /// What pulls have seen, for metrics and tests.
 struct PullCounters {
-  int64_t accepted = 0;   ///< blocks taken
-  int64_t rejected = 0;   ///< bodies thrown away because the header changed under the read
-  int64_t polls = 0;      ///< headers read before the version was there
-  int64_t bytes = 0;      ///< body bytes read, thrown away ones included
+  int64_t accepted = 0;  ///< blocks taken
+  int64_t rejected = 0;  ///< bodies thrown away because the header changed under the read
+  int64_t polls = 0;     ///< headers read before the version was there
+  int64_t bytes = 0;     ///< body bytes read, thrown away ones included
 };
 
 enum class PullCheck {
@@ -81,13 +81,16 @@ class SlotPull {
     float* values;
   };
 
-  SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, PullCounters& counters,
-           PullCheck check = PullCheck::verify);
+  /// `have`: the version the caller holds already; under `freshest` the pull ends without reading anything when that is
+  /// still the newest (version() == have then, and the targets are untouched).
+  SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, int64_t have,
+           PullCounters& counters, PullCheck check = PullCheck::verify);
 
   /// True once all parts lie in their targets with one version. Throws Error when the exact version has been
   /// overwritten (it can never arrive then).
   bool step();
   int64_t version() const { return version_; }
+  int64_t wanted() const { return wanted_; }
 
  private:
   enum class State { look, headers, bodies, headers_again, done };
@@ -102,6 +105,7 @@ class SlotPull {
   std::vector<Target> targets_;
   int64_t wanted_;
   Rule rule_;
+  int64_t have_;
   PullCounters* counters_;
   PullCheck check_;
   State state_ = State::look;

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/core/packed_batch.hpp"
 #include "hat/core/sequence.hpp"
 #include "hat/dataset/dataset.hpp"
-#include "hat/model/transformer.hpp"
 
 namespace hat {
 

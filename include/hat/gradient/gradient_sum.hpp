@@ -40,9 +40,9 @@ class GradientSum {
   std::vector<float> sum_;
   int64_t step_tokens_;
   AddingOrder order_;
-  int64_t covered_ = 0;      // elements times tokens
-  int64_t next_place_ = 0;   // by_unit: the unit whose turn it is
-  int64_t place_filled_ = 0; // by_unit: elements of it that have come
+  int64_t covered_ = 0;       // elements times tokens
+  int64_t next_place_ = 0;    // by_unit: the unit whose turn it is
+  int64_t place_filled_ = 0;  // by_unit: elements of it that have come
   std::multimap<int64_t, Waiting> waiting_;
 };
 

@@ -9,8 +9,8 @@ namespace hat {
 
 /// Where the versions of every part lie. The same on all ranks, so nobody sends addresses.
 struct SlotTable {
-  std::vector<PartSlots> parts;             ///< by index in ShardPlan::parts
-  std::vector<int64_t> window_bytes;        ///< by server
+  std::vector<PartSlots> parts;       ///< by index in ShardPlan::parts
+  std::vector<int64_t> window_bytes;  ///< by server
 };
 
 SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots);

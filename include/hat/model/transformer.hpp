@@ -5,17 +5,10 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/core/packed_batch.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
-
-/// Documents packed one behind the other, no padding. Document i occupies positions
-/// [offsets[i], offsets[i + 1]); attention never crosses an offset; positions count from 0 in each document.
-struct PackedBatch {
-  std::vector<int32_t> inputs;   // (T)
-  std::vector<int32_t> targets;  // (T); a negative target is not counted
-  std::vector<int32_t> offsets;  // (documents + 1), offsets.back() == T
-};
 
 struct LossSum {
   double nats = 0.0;   ///< sum over target tokens, never a mean

@@ -15,14 +15,17 @@ struct LearningRates {
   double muon = 0;
 };
 
-/// State that belongs to one tensor piece, by name: "adamw.m", "adamw.v", "sgd.momentum", "muon.momentum".
+/// State that belongs to one tensor piece.
 struct OptimizerState {
   std::string name;
   std::vector<float> values;  // (rows, columns) of the piece
 };
 
-/// The optimizer of one part: its state and its update rule. Works tensor piece by tensor piece, so that a server can do
-/// something else in between.
+/// Names of the state that the optimizer keeps for a tensor: "adamw.m", "adamw.v", "sgd.momentum", "muon.momentum".
+std::vector<std::string> state_names(OptimizerKind kind, const TensorSpec& tensor);
+
+/// The optimizer of one part: its state and its update rule. Works tensor piece by tensor piece, so that a server can
+/// do something else in between.
 ///   AdamW (Loshchilov, Hutter 2019): m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, w -= lr m^ / (sqrt(v^) + epsilon)
 ///   SGD with momentum:               m = mu m + g, w -= lr m
 ///   Muon (Jordan et al. 2024), hidden matrices only, the rest by AdamW: m = mu m + g,
@@ -36,8 +39,8 @@ class Optimizer {
   const TensorPiece& piece(int64_t index) const { return pieces_[static_cast<size_t>(index)].place; }
 
   /// new_values = old_values after one update of piece `index`. `gradient` is multiplied by `gradient_scale` (one over
-  /// the tokens, times clipping). `updates` is the number of updates the block has had before this one. All three arrays
-  /// start at the part's first element; only the piece's elements are touched.
+  /// the tokens, times clipping). `updates` is the number of updates the block has had before this one. All three
+  /// arrays start at the part's first element; only the piece's elements are touched.
   void update(int64_t index, int64_t updates, LearningRates rates, double gradient_scale, const float* gradient,
               const float* old_values, float* new_values);
 
@@ -45,10 +48,9 @@ class Optimizer {
   std::vector<OptimizerState>& state(int64_t index) { return pieces_[static_cast<size_t>(index)].state; }
 
  private:
-  enum class Rule { adamw, sgd, muon };
   struct Piece {
     TensorPiece place;
-    Rule rule;
+    OptimizerKind rule;
     bool decay;
     std::vector<OptimizerState> state;
   };

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hat/comm/roles.hpp"
+#include "hat/config/deck.hpp"
+#include "hat/gradient/slot_table.hpp"
+#include "hat/model/layout.hpp"
+#include "hat/model/shard_plan.hpp"
+
+namespace hat {
+
+/// What all ranks agree on before the run, decided once and never changed.
+struct RunPlan {
+  Deck deck;              ///< model.vocabulary and unit_tokens set
+  std::string deck_text;  ///< the effective deck, TOML
+  ModelLayout layout;
+  RolePlan roles;
+  ShardPlan shards;
+  SlotTable slots;
+  std::vector<bool> is_barrier;  ///< by block
+  int64_t first_step = 0;        ///< where training starts or continues
+  int64_t end_step = 0;          ///< one behind the last
+  int64_t slot_count = 0;        ///< versions of a block kept for pulls
+
+  bool unbounded() const { return deck.staleness == kUnbounded; }
+  /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
+  bool pushes_single_units() const { return unbounded() || deck.deterministic; }
+  /// The oldest version of `block` on which step `step` may be computed (unbounded: any).
+  int64_t oldest_version(int64_t block, int64_t step) const;
+};
+
+/// A checkpoint is written after this many steps.
+bool checkpoint_due(const RunPlan& plan, int64_t steps);
+
+/// Lays out shards, slots and barriers for a deck whose model.vocabulary is set. Throws InputError on what cannot be
+/// had, such as more servers than the model can be spread over.
+RunPlan make_run_plan(const Deck& deck, const RolePlan& roles);
+
+}  // namespace hat

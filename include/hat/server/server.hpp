@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "hat/checkpoint/checkpoint.hpp"
+#include "hat/comm/communicator.hpp"
+#include "hat/dataset/dataset.hpp"
+#include "hat/gradient/run_plan.hpp"
+
+namespace hat {
+
+/// One server: owns a shard, receives pushes, publishes versions. Server 0 also keeps the ledger, answers lease
+/// requests, writes the log of the run and ends it. All calls from the thread that is inside MPI. Throws Error when the
+/// run cannot go on.
+class Server {
+ public:
+  /// `checkpoint`: where training continues from, nullptr for a new run. Start values are published on return.
+  Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
+         const CheckpointReader* checkpoint);
+  ~Server();
+
+  /// Does what there is to do, without waiting. False if there was nothing.
+  bool progress();
+  /// Everything is committed, saved and told.
+  bool finished() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hat

@@ -1,0 +1,33 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hat/comm/communicator.hpp"
+#include "hat/dataset/dataset.hpp"
+#include "hat/gradient/run_plan.hpp"
+#include "hat/model/transformer.hpp"
+
+namespace hat {
+
+/// One worker: leases units, pulls parameters, computes, sends gradients, until the ledger says that it is finished.
+class Worker {
+ public:
+  /// Text generated with the trained model, for the summary.
+  using Sampler = std::function<std::string(Transformer&, const ParameterPointers&)>;
+
+  /// `workers`: communicator of all workers, for rings. `own_server`: called whenever the worker has a moment; on a
+  /// rank that is also a server it lets the server work. `sampler` is used by worker 0, at the end.
+  Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
+         const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler);
+  ~Worker();
+
+  /// The whole working life. Throws Error when the run cannot go on.
+  void run();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hat

@@ -1,0 +1,119 @@
+#include "commands/run_folder.hpp"
+
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool holds_run(const fs::path& run) {
+  return fs::exists(run / "deck.toml") || fs::exists(run / "metrics.jsonl") || fs::exists(run / "checkpoints");
+}
+
+// The nearest folder above that exists: where creating has to start.
+fs::path existing_part(fs::path path) {
+  path = fs::absolute(path);
+  while (!fs::exists(path) && path.has_parent_path() && path != path.root_path()) path = path.parent_path();
+  return path;
+}
+
+void try_to_write_in(const fs::path& folder, const fs::path& run) {
+  const fs::path probe = folder / ".hat-write-test";
+  std::ofstream file(probe);
+  file << "hat writes this to see whether it can\n";
+  file.close();
+  const bool good = file.good();
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+  if (!good) {
+    throw InputError(run.string(), "output",
+                     fmt::format("cannot write in {} (permission, read-only or full)", folder.string()));
+  }
+}
+
+/// Value of a top-level key of a stored deck.
+std::optional<std::string> stored_value(const std::string& deck, const std::string& key) {
+  std::istringstream lines(deck);
+  std::string line;
+  while (std::getline(lines, line) && !line.starts_with('[')) {
+    if (line.starts_with(key + " = ")) return line.substr(key.size() + 3);
+  }
+  return std::nullopt;
+}
+
+void require_same(const CheckpointReader& checkpoint, const std::string& key, const std::string& now,
+                  const std::string& then) {
+  if (now == then) return;
+  throw InputError(
+      checkpoint.folder().string(), key,
+      fmt::format("was {} when this run began and is {} now; a run continues with the same {}", then, now, key));
+}
+
+}  // namespace
+
+void check_run_folder(const Deck& deck) {
+  const fs::path run = deck.output;
+  if (run.empty()) throw InputError("deck", "output", "names no run folder");
+  if (fs::exists(run) && !fs::is_directory(run)) throw InputError(run.string(), "output", "is not a folder");
+  if (!deck.resume && holds_run(run)) {
+    throw InputError(run.string(), "output",
+                     "already holds a run; choose another folder, or continue that run with --resume");
+  }
+  const fs::path existing = existing_part(run);
+  if (!fs::is_directory(existing)) {
+    throw InputError(run.string(), "output", fmt::format("{} is not a folder", existing.string()));
+  }
+  try_to_write_in(existing, run);
+}
+
+void make_run_folder(const RunPlan& plan) {
+  const fs::path run = plan.deck.output;
+  std::error_code error;
+  fs::create_directories(run / "checkpoints", error);
+  if (error) throw InputError(run.string(), "output", fmt::format("cannot be created: {}", error.message()));
+  std::ofstream file(run / "deck.toml");
+  file << plan.deck_text << std::flush;
+  if (!file) throw InputError((run / "deck.toml").string(), "", "cannot be written (disk full?)");
+}
+
+fs::path checkpoint_to_continue(const fs::path& run) {
+  if (!fs::exists(run)) throw InputError(run.string(), "resume", "there is no such run to continue");
+  const std::optional<fs::path> newest = newest_checkpoint(run);
+  if (!newest) throw InputError(run.string(), "resume", "holds no complete checkpoint to continue from");
+  return *newest;
+}
+
+void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan, const Dataset& dataset) {
+  const CheckpointState& state = checkpoint.state();
+  const std::string folder = checkpoint.folder().string();
+  const ModelLayout stored = make_layout(state.model);
+  const bool same_names =
+      stored.blocks.size() == plan.layout.blocks.size() && state.model.family == plan.deck.model.family;
+  if (!same_names || stored.size() != plan.layout.size() || state.model.heads != plan.deck.model.heads ||
+      state.model.vocabulary != plan.deck.model.vocabulary || state.model.width != plan.deck.model.width) {
+    throw InputError(folder, "model", "is of another shape than the deck's model");
+  }
+  if (state.dataset_identity != dataset.identity()) {
+    throw InputError(folder, "data.path",
+                     fmt::format("{} is not the dataset that this run began with ({})", dataset.path().string(),
+                                 state.dataset_path));
+  }
+  require_same(checkpoint, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
+  require_same(checkpoint, "batch_tokens", std::to_string(plan.deck.batch_tokens),
+               stored_value(state.deck, "batch_tokens").value_or("unknown"));
+  require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
+               std::to_string(state.model.max_length));
+  if (state.step > plan.end_step) {
+    throw InputError(
+        folder, "train.steps",
+        fmt::format("the checkpoint is of step {}, beyond the {} steps of the deck", state.step, plan.end_step));
+  }
+}
+
+}  // namespace hat

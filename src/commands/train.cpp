@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "commands/run_folder.hpp"
+#include "hat/comm/backoff.hpp"
+#include "hat/comm/communicator.hpp"
+#include "hat/comm/mpi_environment.hpp"
+#include "hat/commands/commands.hpp"
+#include "hat/commands/generation.hpp"
+#include "hat/config/deck_schema.hpp"
+#include "hat/core/text.hpp"
+#include "hat/dataset/data_order.hpp"
+#include "hat/server/server.hpp"
+#include "hat/worker/worker.hpp"
+
+namespace hat {
+
+namespace {
+
+/// Runs `job` on every rank, then agrees on how it went: if it failed anywhere, the first such rank prints its one
+/// line, and all ranks return the same exit code.
+template <class Job>
+ExitCode on_all_ranks(const Communicator& world, Job job) {
+  std::string error;
+  auto code = ExitCode::success;
+  try {
+    job();
+  } catch (const InputError& bad) {
+    error = bad.what();
+    code = ExitCode::bad_input;
+  } catch (const std::exception& bad) {
+    error = bad.what();
+    code = ExitCode::failure;
+  }
+  const int64_t priority = code == ExitCode::success ? 0 : world.size() - world.rank();
+  const int64_t first = world.all_reduce_max(priority);
+  if (first == 0) return ExitCode::success;
+  if (priority == first) fmt::print(stderr, "hat: {}\n", error);
+  return static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));
+}
+
+/// Steps that the deck asks for, counted from the beginning of training.
+int64_t steps_of(const Deck& deck, DataOrder& order) {
+  if (deck.train.steps > 0) return deck.train.steps;
+  if (deck.train.tokens > 0) return (deck.train.tokens + deck.batch_tokens - 1) / deck.batch_tokens;
+  const auto whole = static_cast<int64_t>(std::floor(deck.train.epochs));
+  int64_t steps = 0;
+  for (int64_t epoch = 0; epoch < whole; ++epoch) steps += order.steps_per_epoch(epoch);
+  const double rest = deck.train.epochs - static_cast<double>(whole);
+  return steps + static_cast<int64_t>(std::ceil(rest * static_cast<double>(order.steps_per_epoch(whole))));
+}
+
+/// All that a rank needs before the first message.
+struct Setup {
+  std::optional<Dataset> dataset;
+  std::optional<CheckpointReader> checkpoint;
+  RunPlan plan;
+  int server = -1;  ///< number of this rank's server, or -1
+  int worker = -1;
+};
+
+int position_of(const std::vector<int>& ranks, int rank) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
+  const std::string file = dataset.path().string();
+  for (const Split split : {Split::train, Split::validation}) {
+    if (dataset.documents(split) == 0) {
+      throw InputError(file, split == Split::train ? "/train" : "/validation", "has no documents");
+    }
+  }
+  if (dataset.documents(Split::train) < workers) {
+    throw InputError(file, "/train",
+                     fmt::format("{} documents cannot keep {} workers busy: start fewer ranks",
+                                 dataset.documents(Split::train), workers));
+  }
+  if (deck.model.vocabulary < dataset.tokenizer().vocabulary()) {
+    throw InputError("deck", "model.vocabulary",
+                     fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
+                                 dataset.tokenizer().vocabulary(), file));
+  }
+}
+
+/// Everything that can be refused is refused here; nothing is written.
+void prepare(const Communicator& world, const std::vector<int>& node_of_rank, Deck deck, const std::string& deck_text,
+             Setup& setup) {
+  const RolePlan roles = plan_roles(node_of_rank, deck.servers, deck.placement);
+  setup.server = position_of(roles.rank_of_server, world.rank());
+  setup.worker = position_of(roles.rank_of_worker, world.rank());
+  setup.dataset.emplace(deck.data.path);
+  if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
+  check_dataset(*setup.dataset, deck, roles.workers());
+  setup.plan = make_run_plan(deck, roles);
+  setup.plan.deck_text = deck_text;
+  DataOrder order(*setup.dataset, deck.seed, deck.batch_tokens, deck.model.max_length, deck.data.long_documents);
+  setup.plan.end_step = steps_of(deck, order);
+  if (setup.server == 0) check_run_folder(deck);
+  if (deck.resume) {
+    setup.checkpoint.emplace(checkpoint_to_continue(deck.output));
+    check_continuation(*setup.checkpoint, setup.plan, *setup.dataset);
+    setup.plan.first_step = setup.checkpoint->state().step;
+  }
+}
+
+std::string mode_name(Mode mode) {
+  switch (mode) {
+    case Mode::sync:
+      return "sync";
+    case Mode::hybrid:
+      return "hybrid";
+    case Mode::async:
+      break;
+  }
+  return "async";
+}
+
+void describe(const Setup& setup, const Communicator& world, int nodes) {
+  const RunPlan& plan = setup.plan;
+  const Deck& deck = plan.deck;
+  std::string barriers;
+  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
+    if (plan.is_barrier[block]) barriers += " " + plan.layout.blocks[block].name;
+  }
+  const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
+  fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
+             plan.roles.workers(), nodes);
+  fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
+             barriers.empty() ? " none" : barriers);
+  fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
+  fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
+             setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
+             with_commas(setup.dataset->tokens(Split::train)), with_commas(setup.dataset->documents(Split::validation)),
+             with_commas(setup.dataset->tokens(Split::validation)));
+  fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
+             with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
+  std::fflush(stdout);
+}
+
+/// The run itself: a window for the parameters, then each rank lives its role.
+void run_roles(const Setup& setup, const Communicator& world) {
+  const RunPlan& plan = setup.plan;
+  const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
+  const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  std::unique_ptr<Server> server;
+  if (setup.server >= 0) {
+    const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
+    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint);
+  }
+  world.barrier();  // start values are published
+  if (setup.worker >= 0) {
+    const SampleConfig& sample = plan.deck.sample;
+    const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters) {
+      return generate_text(model, parameters, setup.dataset->tokenizer(), sample.prompt, sample.tokens,
+                           sample.temperature, plan.deck.seed);
+    };
+    std::function<void()> own_server;
+    if (server) own_server = [&] { server->progress(); };
+    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler).run();
+  }
+  Backoff backoff;
+  while (server && !server->finished()) {
+    if (server->progress()) {
+      backoff.reset();
+    } else {
+      backoff.pause();
+    }
+  }
+  world.barrier();
+}
+
+ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesystem::path>& deck_file) {
+  MpiEnvironment mpi;
+  const Communicator world = Communicator::world();
+  const std::vector<int> node_of_rank = world.node_of_rank();
+  Setup setup;
+  ExitCode code = on_all_ranks(world, [&] {
+    refuse_accidental_singleton();
+    options.load(deck_file);
+    resolve_presets(options, deck);
+  });
+  if (code != ExitCode::success) return code;
+  const std::string deck_text = options.effective();
+  const std::string first_deck = world.broadcast(deck_text, 0);
+  code = on_all_ranks(world, [&] {
+    if (deck_text != first_deck) {
+      throw InputError(
+          "deck", "",
+          fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
+    }
+    prepare(world, node_of_rank, deck, deck_text, setup);
+  });
+  if (code != ExitCode::success) return code;
+  code = on_all_ranks(world, [&] {
+    if (setup.server == 0) make_run_folder(setup.plan);
+  });
+  if (code != ExitCode::success) return code;
+  try {
+    if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
+    run_roles(setup, world);
+  } catch (const std::exception& error) {
+    // Others may be waiting for this rank in any call: only an abort reaches them.
+    fmt::print(stderr, "hat: rank {} ({}): {}\n", world.rank(), role_name(setup.plan.roles, world.rank()),
+               error.what());
+    std::fflush(stderr);
+    abort_all_ranks(static_cast<int>(ExitCode::failure));
+  }
+  return ExitCode::success;
+}
+
+}  // namespace
+
+CommandBody add_train(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train a model: servers and workers, one deck");
+  command->footer(
+      "Example: mpirun -n 3 hat train inputs/quickstart.toml --data.path dataset.h5 --output hat-run\n"
+      "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
+      "deck.");
+  auto deck = std::make_shared<Deck>();
+  auto deck_file = std::make_shared<std::string>();
+  command->add_option("deck", *deck_file, "Deck file (TOML)");
+  auto options = std::make_shared<OptionSet>(*command);
+  add_deck_keys(*options, *deck);
+  return [options, deck, deck_file] {
+    std::optional<std::filesystem::path> file;
+    if (!deck_file->empty()) file = *deck_file;
+    return train(*options, *deck, file);
+  };
+}
+
+}  // namespace hat

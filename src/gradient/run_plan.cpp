@@ -1,0 +1,54 @@
+#include "hat/gradient/run_plan.hpp"
+
+#include <algorithm>
+
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+namespace {
+
+// Without a bound on staleness nothing tells how long a version is needed: pullers that meet an overwritten slot try
+// again, and a few more slots make that rare.
+constexpr int64_t kUnboundedSlots = 4;
+
+// A unit is long enough to keep matrix products busy and short enough that the workers end a step together.
+int64_t default_unit_tokens(const Deck& deck, int workers) {
+  return std::max<int64_t>(512, deck.batch_tokens / (4 * static_cast<int64_t>(workers)));
+}
+
+}  // namespace
+
+int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
+  if (unbounded()) return 0;
+  if (is_barrier[static_cast<size_t>(block)]) return step;
+  return std::max(first_step, step - deck.staleness);
+}
+
+bool checkpoint_due(const RunPlan& plan, int64_t steps) {
+  const int64_t every = plan.deck.checkpoint.every;
+  return steps == plan.end_step || (every > 0 && steps % every == 0);
+}
+
+RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
+  RunPlan plan;
+  plan.deck = deck;
+  plan.roles = roles;
+  plan.layout = make_layout(deck.model);
+  plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);
+  for (size_t server = 0; server < plan.shards.parts_of_server.size(); ++server) {
+    if (plan.shards.parts_of_server[server].empty()) {
+      throw InputError("deck", "servers",
+                       fmt::format("{} servers are too many for this model: server {} would own nothing (under Muon "
+                                   "hidden matrices stay whole)",
+                                   roles.servers(), server));
+    }
+  }
+  plan.slot_count = plan.unbounded() ? kUnboundedSlots : deck.staleness + 2;
+  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count);
+  plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
+  if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
+  return plan;
+}
+
+}  // namespace hat

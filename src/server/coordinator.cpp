@@ -1,0 +1,249 @@
+#include "server/coordinator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "hat/optimizer/schedule.hpp"
+#include "server/checkpoint_slices.hpp"
+
+namespace hat {
+
+namespace {
+
+constexpr int64_t kNormsKept = 16;  // clip = previous looks back 1 + S steps
+
+// A validation group is as long as two training units: long enough to be fast, short enough to spread over the workers.
+std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Dataset& dataset) {
+  return validation_groups(dataset, plan.deck.model.max_length, 2 * plan.deck.unit_tokens, plan.deck.eval.tokens);
+}
+
+LedgerOptions ledger_options(const RunPlan& plan) {
+  constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
+  return {.workers = plan.roles.workers(),
+          .servers = plan.roles.servers(),
+          .dispatch = plan.deck.dispatch,
+          .unit_tokens = plan.deck.unit_tokens,
+          .deterministic = plan.deck.deterministic,
+          .first_step = plan.first_step,
+          .end_step = plan.end_step,
+          .lookahead = plan.unbounded() ? kUnboundedLookahead : plan.deck.staleness + 2,
+          .evaluate_every = plan.deck.eval.every,
+          // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
+          .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0};
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& mailbox,
+                         const CheckpointReader* checkpoint)
+    : plan_(plan),
+      dataset_(dataset),
+      mailbox_(mailbox),
+      order_(dataset, plan.deck.seed, plan.deck.batch_tokens, plan.deck.model.max_length,
+             plan.deck.data.long_documents),
+      validation_(validation_of(plan, dataset)),
+      ledger_(order_, validation_, ledger_options(plan)),
+      log_(plan, dataset, validation_),
+      last_checkpoint_(plan.first_step) {
+  if (checkpoint == nullptr) return;
+  const CheckpointState& state = checkpoint->state();
+  tokens_ = state.tokens;
+  const auto kept = static_cast<int64_t>(state.recent_norms.size());
+  for (int64_t i = 0; i < kept; ++i) norms_[state.step - kept + i] = state.recent_norms[static_cast<size_t>(i)];
+}
+
+void Coordinator::send_lease(int64_t worker, const Lease& lease) {
+  switch (lease.kind) {
+    case LeaseKind::train:
+      busy_workers_[worker] = fmt::format("unit {} of step {}", lease.unit, lease.step);
+      break;
+    case LeaseKind::evaluate:
+      busy_workers_[worker] = fmt::format("validation group {}", lease.unit);
+      break;
+    case LeaseKind::none:
+    case LeaseKind::finish:
+      break;
+  }
+  mailbox_.post(lease, plan_.roles.rank_of_worker[static_cast<size_t>(worker)], MailTag::to_worker);
+}
+
+void Coordinator::receive(const LeaseRequest& request) {
+  const Lease lease = ledger_.next(request.worker);
+  if (request.idle) {
+    busy_workers_.erase(request.worker);
+    if (lease.kind == LeaseKind::none) {
+      // It asks because it was told "none" for this step, or has just begun; it is answered when there is news.
+      idle_workers_.try_emplace(request.worker, request.closed_step);
+      answer_idle_workers();
+      return;
+    }
+  }
+  send_lease(request.worker, lease);
+}
+
+void Coordinator::answer_idle_workers() {
+  for (auto idle = idle_workers_.begin(); idle != idle_workers_.end();) {
+    const Lease lease = ledger_.next(idle->first);
+    if (lease.kind == LeaseKind::none && lease.step <= idle->second) {
+      ++idle;
+      continue;
+    }
+    send_lease(idle->first, lease);
+    idle = idle_workers_.erase(idle);
+  }
+}
+
+void Coordinator::receive(const UnitReport& report) {
+  busy_workers_.erase(report.worker);
+  ledger_.unit_computed(report);
+  after_event();
+}
+
+void Coordinator::receive(const EvaluationReport& report) {
+  ledger_.group_evaluated(report);
+  after_event();
+}
+
+void Coordinator::receive(const StepComplete& message) {
+  ledger_.server_completed_step(message);
+  after_event();
+}
+
+void Coordinator::receive(const NormShare& share) {
+  std::map<int64_t, double>& shares = shares_[share.step];
+  shares[share.server] = share.sum_of_squares;
+  if (static_cast<int>(shares.size()) < plan_.roles.servers()) return;
+  double sum = 0;
+  for (const auto& [server, value] : shares) sum += value;
+  shares_.erase(share.step);
+  norms_[share.step] = std::sqrt(sum);
+  for (const int rank : plan_.roles.rank_of_server) {
+    mailbox_.post(NormTotal{.step = share.step, .norm = std::sqrt(sum)}, rank, MailTag::to_server);
+  }
+}
+
+void Coordinator::log_steps() {
+  for (const StepResult& result : ledger_.take_steps()) {
+    const double factor = schedule_factor(plan_.deck.schedule, result.step, plan_.end_step);
+    const auto norm = norms_.find(result.step);
+    log_.step(result, factor * plan_.deck.optimizer.learning_rate,
+              norm == norms_.end() ? std::numeric_limits<double>::quiet_NaN() : norm->second);
+    tokens_ += result.tokens;
+    if (checkpoint_due(plan_, result.step + 1)) positions_[result.step + 1] = position(result);
+    norms_.erase(norms_.begin(), norms_.lower_bound(result.step - kNormsKept));
+  }
+}
+
+void Coordinator::after_event() {
+  log_steps();
+  for (const EvaluationResult& result : ledger_.take_evaluations()) log_.evaluation(result);
+  answer_idle_workers();
+  start_completing_checkpoints();
+  end_if_done();
+}
+
+void Coordinator::receive(const CheckpointWritten& message) {
+  PendingCheckpoint& pending = pending_checkpoints_[message.step];
+  pending.block_versions.resize(plan_.layout.blocks.size(), 0);
+  for (size_t i = 0; i < message.blocks.size(); ++i) {
+    pending.block_versions[static_cast<size_t>(message.blocks[i])] = message.versions[i];
+  }
+  ++pending.servers;
+  start_completing_checkpoints();
+}
+
+Coordinator::Position Coordinator::position(const StepResult& result) const {
+  Position position{.epoch = result.epoch, .tokens = tokens_, .recent_norms = {}};
+  for (int64_t step = std::max<int64_t>(0, result.step + 1 - kNormsKept); step <= result.step; ++step) {
+    const auto norm = norms_.find(step);
+    if (norm != norms_.end()) position.recent_norms.push_back(norm->second);
+  }
+  return position;
+}
+
+CheckpointState Coordinator::checkpoint_state(int64_t steps, const PendingCheckpoint& pending) {
+  const Position position = positions_.extract(steps).mapped();
+  CheckpointState state{.step = steps,
+                        .epoch = position.epoch,
+                        .tokens = position.tokens,
+                        .seed = plan_.deck.seed,
+                        .block_names = {},
+                        .block_versions = pending.block_versions,
+                        .recent_norms = position.recent_norms,
+                        .deck = plan_.deck_text,
+                        .dataset_path = dataset_.path().string(),
+                        .dataset_identity = dataset_.identity(),
+                        .tokenizer = dataset_.tokenizer().name(),
+                        .model = plan_.deck.model};
+  for (const BlockSpec& block : plan_.layout.blocks) state.block_names.push_back(block.name);
+  return state;
+}
+
+void Coordinator::start_completing_checkpoints() {
+  for (auto entry = pending_checkpoints_.begin(); entry != pending_checkpoints_.end();) {
+    const auto& [steps, pending] = *entry;
+    if (pending.servers < plan_.roles.servers() || ledger_.committed_steps() < steps) {
+      ++entry;
+      continue;
+    }
+    std::vector<std::vector<TensorSlice>> slices;
+    for (const std::vector<int64_t>& parts : plan_.shards.parts_of_server) {
+      slices.emplace_back();
+      for (const int64_t part : parts) {
+        const std::vector<TensorSlice> own = checkpoint_slices(plan_, part);
+        slices.back().insert(slices.back().end(), own.begin(), own.end());
+      }
+    }
+    const std::filesystem::path run = plan_.deck.output;
+    completing_[steps] = thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep,
+                                         state = checkpoint_state(steps, pending), slices = std::move(slices)] {
+      complete_checkpoint(checkpoint_folder(run, steps), state, slices);
+      rotate_checkpoints(run, keep);
+      return checkpoint_folder(run, steps);
+    });
+    entry = pending_checkpoints_.erase(entry);
+  }
+}
+
+bool Coordinator::progress() {
+  bool any = false;
+  for (auto entry = completing_.begin(); entry != completing_.end() && is_ready(entry->second);) {
+    any = true;
+    log_.checkpoint(entry->first, entry->second.get());
+    last_checkpoint_ = entry->first;
+    entry = completing_.erase(entry);
+  }
+  if (any) end_if_done();
+  return any;
+}
+
+void Coordinator::receive(const WorkerSummary& summary) {
+  busy_workers_.erase(summary.worker);
+  log_.worker(summary);
+  ++summaries_;
+  end_if_done();
+}
+
+void Coordinator::end_if_done() {
+  if (finished_ || !ledger_.finished() || summaries_ < plan_.roles.workers() || last_checkpoint_ < plan_.end_step) {
+    return;
+  }
+  for (int server = 1; server < plan_.roles.servers(); ++server) {
+    mailbox_.post(Shutdown{}, plan_.roles.rank_of_server[static_cast<size_t>(server)], MailTag::to_server);
+  }
+  log_.finish();
+  finished_ = true;
+}
+
+std::string Coordinator::waiting_for() const {
+  std::string text;
+  for (const auto& [worker, lease] : busy_workers_) text += fmt::format(", worker {} ({})", worker, lease);
+  for (const auto& [steps, pending] : pending_checkpoints_) text += fmt::format(", the checkpoint of step {}", steps);
+  if (text.empty()) return fmt::format("pushes of step {}", ledger_.committed_steps());
+  return text.substr(2);
+}
+
+}  // namespace hat

@@ -1,0 +1,49 @@
+#include "server/push_receiver.hpp"
+
+namespace hat {
+
+PushReceiver::PushReceiver(const Communicator& communicator, Accept accept)
+    : communicator_(&communicator), accept_(std::move(accept)) {}
+
+void PushReceiver::expect(PushHeader header, int source_rank) {
+  std::vector<float> body;
+  if (!spare_bodies_.empty()) {
+    body = std::move(spare_bodies_.back());
+    spare_bodies_.pop_back();
+  }
+  body.resize(static_cast<size_t>(header.count));
+  pending_.push_back({.header = std::move(header), .body = std::move(body), .request = Request()});
+  Pending& pending = pending_.back();
+  pending.request = communicator_->start_receive(std::as_writable_bytes(std::span(pending.body)), source_rank,
+                                                 static_cast<int>(MailTag::push_body));
+}
+
+bool PushReceiver::is_repeat(const PushHeader& header) {
+  const std::pair number(header.generation, header.sequence_number);
+  const auto [newest, first] = newest_.try_emplace(header.worker, number);
+  if (first) return false;
+  if (number <= newest->second) return true;
+  newest->second = number;
+  return false;
+}
+
+bool PushReceiver::progress() {
+  bool any = false;
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    if (!pending->request.test()) {
+      ++pending;
+      continue;
+    }
+    any = true;
+    if (is_repeat(pending->header)) {
+      ++repeats_dropped_;
+    } else {
+      accept_(pending->header, pending->body);
+    }
+    spare_bodies_.push_back(std::move(pending->body));
+    pending = pending_.erase(pending);
+  }
+  return any;
+}
+
+}  // namespace hat

@@ -1,0 +1,160 @@
+#include "server/run_log.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "hat/core/clock.hpp"
+#include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
+#include "hat/metrics/account.hpp"
+
+namespace hat {
+
+namespace {
+
+using nlohmann::json;
+
+// Lines of a run are read while it runs (a terminal, tail -f on a job's output), so each leaves at once.
+void say(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+double mean(double sum, int64_t count) { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
+
+}  // namespace
+
+RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation)
+    : plan_(plan),
+      run_(plan.deck.output),
+      validation_bytes_(static_cast<double>(text_bytes(dataset, Split::validation, validation))),
+      start_s_(now_s()),
+      interval_start_s_(start_s_),
+      metrics_(run_ / "metrics.jsonl") {
+  write_status("running");
+}
+
+double RunLog::seconds() const { return now_s() - start_s_; }
+
+void RunLog::write_status(const std::string& status) {
+  std::ofstream file(run_ / "status.json");
+  file << json{{"status", status}, {"steps", plan_.end_step}, {"seconds", seconds()}}.dump(2) << '\n';
+  if (!file.flush()) throw Error(fmt::format("{}: cannot be written", (run_ / "status.json").string()));
+}
+
+void RunLog::step(const StepResult& result, double learning_rate, double norm) {
+  const int64_t done = result.step + 1;
+  trained_tokens_ += result.tokens;
+  interval_tokens_ += result.tokens;
+  interval_nats_ += result.nats;
+  if (staleness_counts_.size() < result.staleness_counts.size()) {
+    staleness_counts_.resize(result.staleness_counts.size(), 0);
+  }
+  for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
+  metrics_.append(json{
+      {"kind", "step"},
+      {"step", done},
+      {"epoch", result.epoch},
+      {"loss", mean(result.nats, result.tokens)},
+      {"tokens", result.tokens},
+      {"learning_rate", learning_rate},
+      {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
+      {"staleness", result.staleness_counts},
+      {"seconds",
+       seconds()}}.dump());
+  if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
+  const double now = now_s();
+  say(fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s", done,
+                  plan_.end_step, result.epoch, mean(interval_nats_, interval_tokens_), learning_rate, norm,
+                  static_cast<double>(interval_tokens_) / (now - interval_start_s_)));
+  interval_start_s_ = now;
+  interval_tokens_ = 0;
+  interval_nats_ = 0;
+}
+
+void RunLog::evaluation(const EvaluationResult& result) {
+  evaluations_.push_back(result);
+  const double bits_per_byte = result.nats / (std::numbers::ln2 * validation_bytes_);
+  metrics_.append(json{
+      {"kind", "evaluation"},
+      {"step", result.step},
+      {"loss", mean(result.nats, result.tokens)},
+      {"bits_per_byte", bits_per_byte},
+      {"tokens", result.tokens},
+      {"seconds",
+       seconds()}}.dump());
+  say(fmt::format("validation after {} steps: {:.4f} bits per byte ({:.4f} nats/token, {} tokens)", result.step,
+                  bits_per_byte, mean(result.nats, result.tokens), with_commas(result.tokens)));
+  interval_start_s_ = now_s();  // validation does not count as training speed
+}
+
+void RunLog::checkpoint(int64_t step, const std::filesystem::path& path) {
+  last_checkpoint_ = path;
+  metrics_.append(json{{"kind", "checkpoint"}, {"step", step}, {"path", path.string()}, {"seconds", seconds()}}.dump());
+  say(fmt::format("checkpoint after {} steps: {}", step, path.string()));
+}
+
+void RunLog::worker(const WorkerSummary& summary) {
+  json activities;
+  for (size_t a = 0; a < kActivities; ++a) activities[kActivityNames[a]] = summary.seconds.at(a);
+  metrics_.append(json{{"kind", "worker"},
+                       {"worker", summary.worker},
+                       {"seconds", activities},
+                       {"tokens", summary.tokens},
+                       {"units", summary.units},
+                       {"pulls", summary.pulls},
+                       {"pulls_rejected", summary.pulls_rejected},
+                       {"pulled_bytes", summary.pulled_bytes},
+                       {"pushed_bytes", summary.pushed_bytes}}
+                      .dump());
+  workers_.push_back(summary);
+}
+
+void RunLog::finish() {
+  std::sort(workers_.begin(), workers_.end(),
+            [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
+  say("\n--- summary ---");
+  if (!evaluations_.empty()) {
+    const auto bits = [this](const EvaluationResult& e) { return e.nats / (std::numbers::ln2 * validation_bytes_); };
+    say(fmt::format("validation loss: {:.4f} bits per byte before, {:.4f} after {} steps", bits(evaluations_.front()),
+                    bits(evaluations_.back()), evaluations_.back().step));
+  }
+  say(fmt::format("trained {} tokens in {:.1f} s: {:.0f} tokens/s (validation included)", with_commas(trained_tokens_),
+                  seconds(), static_cast<double>(trained_tokens_) / seconds()));
+  say("time of each worker, % of its wall clock:");
+  std::string head = fmt::format("  {:<8}", "worker");
+  for (const char* name : kActivityNames) head += fmt::format("{:>14}", name);
+  say(head + fmt::format("{:>12}{:>10}{:>12}{:>12}", "tokens", "units", "pulled", "pushed"));
+  for (const WorkerSummary& worker : workers_) {
+    double total = 0;
+    for (const double s : worker.seconds) total += s;
+    std::string row = fmt::format("  {:<8}", worker.worker);
+    for (const double s : worker.seconds) row += fmt::format("{:>14.1f}", 100.0 * s / total);
+    say(row + fmt::format("{:>12}{:>10}{:>12}{:>12}", with_commas(worker.tokens), worker.units,
+                          human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
+  }
+  std::string late;
+  for (size_t s = 0; s < staleness_counts_.size(); ++s) {
+    if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));
+  }
+  say(fmt::format("pushes by staleness (versions):{}", late));
+  if (!workers_.empty() && !workers_.front().sample.empty()) {
+    say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
+  }
+  metrics_.close();
+  write_status("finished");
+  say(fmt::format("files in {}: deck.toml, metrics.jsonl, status.json, checkpoints/", run_.string()));
+  if (!last_checkpoint_.empty()) {
+    say(fmt::format("look into them:  hat inspect {0}   h5ls -r {1}   h5dump -H {1}", run_.string(),
+                    (last_checkpoint_ / "checkpoint.h5").string()));
+    say(fmt::format("use the model:   hat generate {} --prompt \"...\"", run_.string()));
+  }
+}
+
+}  // namespace hat

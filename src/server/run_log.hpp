@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "hat/comm/messages.hpp"
+#include "hat/dataset/data_order.hpp"
+#include "hat/gradient/run_plan.hpp"
+#include "hat/ledger/ledger.hpp"
+#include "hat/metrics/line_file.hpp"
+
+namespace hat {
+
+/// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
+///
+/// metrics.jsonl, one object per line, by "kind":
+///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null
+///   where
+///               nobody needs it), staleness (pushes by versions late), seconds since the start
+///   evaluation  step, loss, bits_per_byte, tokens, seconds
+///   checkpoint  step, path, seconds
+///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes
+class RunLog {
+ public:
+  RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
+
+  void step(const StepResult& result, double learning_rate, double norm);
+  void evaluation(const EvaluationResult& result);
+  void checkpoint(int64_t step, const std::filesystem::path& path);
+  void worker(const WorkerSummary& summary);
+  /// The closing summary, and status "finished".
+  void finish();
+
+  int64_t trained_tokens() const { return trained_tokens_; }
+
+ private:
+  void write_status(const std::string& status);
+  double seconds() const;
+
+  const RunPlan& plan_;
+  std::filesystem::path run_;
+  double validation_bytes_;
+  double start_s_;
+  int64_t trained_tokens_ = 0;
+  double interval_start_s_;
+  int64_t interval_tokens_ = 0;
+  double interval_nats_ = 0;
+  std::vector<EvaluationResult> evaluations_;
+  std::vector<int64_t> staleness_counts_;
+  std::vector<WorkerSummary> workers_;
+  std::filesystem::path last_checkpoint_;
+  LineFile metrics_;
+};
+
+}  // namespace hat

@@ -1,0 +1,145 @@
+#include "hat/server/server.hpp"
+
+#include "hat/comm/mailbox.hpp"
+#include "hat/core/clock.hpp"
+#include "hat/core/error.hpp"
+#include "server/clipping.hpp"
+#include "server/coordinator.hpp"
+#include "server/push_receiver.hpp"
+#include "server/shard.hpp"
+#include "server/snapshot.hpp"
+
+namespace hat {
+
+struct Server::Impl {
+  Impl(const RunPlan& run_plan, int server_number, const Dataset& dataset, const Communicator& world,
+       const Window& window, const CheckpointReader* checkpoint)
+      : plan(run_plan),
+        server(server_number),
+        mailbox(world, MailTag::to_server),
+        order(dataset, plan.deck.seed, plan.deck.batch_tokens, plan.deck.model.max_length,
+              plan.deck.data.long_documents),
+        clipping(plan, server, checkpoint != nullptr ? checkpoint->state().recent_norms : std::vector<double>{},
+                 [this](const NormShare& share, int to) { post_to_server(share, to); }),
+        snapshot(plan, server),
+        shard(
+            plan, server, order, window, clipping,
+            [this](int64_t step, const std::vector<int64_t>& staleness) {
+              post_to_server(StepComplete{.server = server, .step = step, .staleness_counts = staleness}, 0);
+            },
+            [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
+        pushes(world, [this](const PushHeader& header, std::span<const float> body) { shard.add_push(header, body); }) {
+    if (checkpoint != nullptr) {
+      shard.restore(*checkpoint);
+    } else {
+      shard.initialize();
+    }
+    if (server == 0) coordinator = std::make_unique<Coordinator>(plan, dataset, mailbox, checkpoint);
+  }
+
+  template <class Message>
+  void post_to_server(const Message& message, int to) {
+    mailbox.post(message, plan.roles.rank_of_server[static_cast<size_t>(to)], MailTag::to_server);
+  }
+
+  void handle(Mail& mail);
+  bool progress();
+  void check_time_out();
+
+  const RunPlan& plan;
+  int server;
+  Mailbox mailbox;
+  DataOrder order;
+  Clipping clipping;
+  Snapshot snapshot;
+  Shard shard;
+  PushReceiver pushes;
+  std::unique_ptr<Coordinator> coordinator;  // on server 0
+  bool shut_down = false;                    // told so by server 0
+  double last_event_s = now_s();
+};
+
+void Server::Impl::handle(Mail& mail) {
+  switch (mail.kind()) {
+    case MessageKind::push:
+      pushes.expect(mail.open<PushHeader>(), mail.source());
+      return;
+    case MessageKind::norm_total:
+      clipping.receive(mail.open<NormTotal>());
+      return;
+    case MessageKind::shutdown:
+      shut_down = true;
+      return;
+    case MessageKind::norm_share: {
+      const auto share = mail.open<NormShare>();
+      if (share.block == NormShare::kAllBlocks) {
+        coordinator->receive(share);
+      } else {
+        clipping.receive(share);
+      }
+      return;
+    }
+    case MessageKind::lease_request:
+      coordinator->receive(mail.open<LeaseRequest>());
+      return;
+    case MessageKind::unit_report:
+      coordinator->receive(mail.open<UnitReport>());
+      return;
+    case MessageKind::evaluation_report:
+      coordinator->receive(mail.open<EvaluationReport>());
+      return;
+    case MessageKind::step_complete:
+      coordinator->receive(mail.open<StepComplete>());
+      return;
+    case MessageKind::checkpoint_written:
+      coordinator->receive(mail.open<CheckpointWritten>());
+      return;
+    case MessageKind::worker_summary:
+      coordinator->receive(mail.open<WorkerSummary>());
+      return;
+    case MessageKind::lease:
+      break;
+  }
+  throw Error(fmt::format("server {} received a message of kind {}, which is not for servers", server,
+                          static_cast<int>(mail.kind())));
+}
+
+// Mail first: answers are short and somebody waits for them. Then bodies, then a piece of update work.
+bool Server::Impl::progress() {
+  bool any = false;
+  while (const std::unique_ptr<Mail> mail = mailbox.try_receive()) {
+    handle(*mail);
+    any = true;
+  }
+  any = pushes.progress() || any;
+  any = shard.progress() || any;
+  for (const CheckpointWritten& written : snapshot.take_written()) {
+    post_to_server(written, 0);
+    any = true;
+  }
+  if (coordinator) any = coordinator->progress() || any;
+  if (any) last_event_s = now_s();
+  check_time_out();
+  return any;
+}
+
+void Server::Impl::check_time_out() {
+  const double waited = now_s() - last_event_s;
+  if (waited < plan.deck.timeout_s) return;
+  throw Error(fmt::format("server {} heard nothing for {:.0f} s (timeout_s); waiting for {}", server, waited,
+                          coordinator ? coordinator->waiting_for() : "pushes or the end"));
+}
+
+Server::Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
+               const CheckpointReader* checkpoint)
+    : impl_(std::make_unique<Impl>(plan, server, dataset, world, window, checkpoint)) {}
+Server::~Server() = default;
+
+bool Server::progress() { return impl_->progress(); }
+
+bool Server::finished() const {
+  const bool told = impl_->coordinator ? impl_->coordinator->finished() : impl_->shut_down;
+  return told && impl_->mailbox.flush();
+}
+
+}  // namespace hat

@@ -1,0 +1,222 @@
+#include "server/shard.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "hat/core/error.hpp"
+#include "hat/kernels/operations.hpp"
+#include "hat/optimizer/schedule.hpp"
+
+namespace hat {
+
+Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& window, Clipping& clipping,
+             StepDone step_done, PartAtStep part_at_step)
+    : plan_(plan),
+      server_(server),
+      order_(order),
+      clipping_(clipping),
+      step_done_(std::move(step_done)),
+      part_at_step_(std::move(part_at_step)) {
+  for (const int64_t index : plan_.shards.parts_of_server[static_cast<size_t>(server_)]) {
+    const auto i = static_cast<size_t>(index);
+    parts_.push_back(std::make_unique<PartState>(
+        PartState{.index = index,
+                  .slots = SlotPublisher(window, plan_.slots.parts[i]),
+                  .optimizer = Optimizer(plan_.deck.optimizer, plan_.layout, plan_.shards.parts[i]),
+                  .next_step = plan_.first_step,
+                  .sums = {},
+                  .tokens_done = {}}));
+  }
+}
+
+void Shard::initialize() {
+  for (const auto& part : parts_) {
+    const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
+    hat::initialize(plan_.layout, place.block, place.begin, part->slots.begin(0).data(), place.count, plan_.deck.seed);
+    part->slots.publish(0);
+  }
+}
+
+void Shard::restore(const CheckpointReader& checkpoint) {
+  const CheckpointState& state = checkpoint.state();
+  for (const auto& part : parts_) {
+    const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
+    const BlockSpec& block = plan_.layout.blocks[static_cast<size_t>(place.block)];
+    const int64_t version = state.block_versions[static_cast<size_t>(place.block)];
+    float* values = part->slots.begin(version).data();
+    for (int64_t p = 0; p < part->optimizer.pieces(); ++p) {
+      const TensorPiece& piece = part->optimizer.piece(p);
+      const TensorSpec& tensor = block.tensors[static_cast<size_t>(piece.tensor)];
+      checkpoint.read(parameter_path(block, tensor), piece.first_row, piece.rows, piece.columns,
+                      values + piece.part_offset);
+      for (OptimizerState& saved : part->optimizer.state(p)) {
+        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, piece.columns,
+                        saved.values.data());
+      }
+    }
+    part->slots.publish(version);
+  }
+}
+
+std::vector<TensorSlice> Shard::slices(int64_t part_index) {
+  const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& p) { return p->index == part_index; });
+  PartState& part = **found;
+  const float* values = part.slots.values(part.slots.latest()).data();
+  std::vector<TensorSlice> result = checkpoint_slices(plan_, part_index);
+  auto slice = result.begin();
+  for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
+    (slice++)->data = values + part.optimizer.piece(p).part_offset;
+    for (const OptimizerState& state : part.optimizer.state(p)) (slice++)->data = state.values.data();
+  }
+  return result;
+}
+
+int64_t Shard::version(int64_t part_index) const {
+  const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& p) { return p->index == part_index; });
+  return (*found)->slots.latest();
+}
+
+Shard::PartState& Shard::part_of(const PushHeader& header) {
+  for (const auto& part : parts_) {
+    const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
+    if (place.block == header.block && header.begin >= place.begin &&
+        header.begin + header.count <= place.begin + place.count) {
+      return *part;
+    }
+  }
+  throw Error(fmt::format("server {} received a push for elements {} to {} of block {}, which it does not own", server_,
+                          header.begin, header.begin + header.count, header.block));
+}
+
+void Shard::add_push(const PushHeader& header, std::span<const float> values) {
+  PartState& part = part_of(header);
+  if (plan_.unbounded()) {
+    queue_update(part, header, values);
+  } else {
+    add_to_sum(part, header, values);
+  }
+}
+
+void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values) {
+  if (header.step < part.next_step) {
+    throw Error(
+        fmt::format("server {} received a push of step {} for a block that has had that update", server_, header.step));
+  }
+  const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
+  const AddingOrder adding = plan_.deck.deterministic ? AddingOrder::by_unit : AddingOrder::arrival;
+  GradientSum& sum = part.sums.try_emplace(header.step, place.count, step_tokens(header.step), adding).first->second;
+  if (header.complete) {
+    sum.set(header.begin - place.begin, values);
+  } else {
+    sum.add(header.begin - place.begin, values, header.tokens, header.order);
+  }
+  count_staleness(header.step, header.step - header.base_version);
+  if (!sum.complete()) return;
+
+  double sum_of_squares = 0;
+  const Stream stream{Device{}};
+  operations(DeviceKind::cpu).sum_of_squares(stream, place.count, sum.sum(), &sum_of_squares);
+  const auto tokens = static_cast<double>(sum.step_tokens());
+  clipping_.part_complete(part.index, header.step, sum_of_squares / (tokens * tokens));
+  updates_.push_back(
+      {.part = &part, .step = header.step, .tokens = tokens, .norm = 0, .gradient = {}, .base_version = 0});
+}
+
+void Shard::queue_update(PartState& part, const PushHeader& header, std::span<const float> values) {
+  updates_.push_back({.part = &part,
+                      .step = header.step,
+                      .tokens = static_cast<double>(header.tokens),
+                      .norm = header.norm,
+                      .gradient = {values.begin(), values.end()},
+                      .base_version = header.base_version});
+}
+
+LearningRates Shard::rates(int64_t step) const {
+  const double factor = schedule_factor(plan_.deck.schedule, step, plan_.end_step);
+  return {.base = plan_.deck.optimizer.learning_rate * factor,
+          .muon = plan_.deck.optimizer.muon_learning_rate * factor};
+}
+
+// Steps of a part are applied in order; a sum never completes before the one of the step before, but its clipping
+// factor may come earlier.
+bool Shard::try_start(Update& update) {
+  if (update.started) return true;
+  const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
+  std::optional<double> factor;
+  if (plan_.unbounded()) {
+    factor = update.norm > plan_.deck.clip.norm ? plan_.deck.clip.norm / update.norm : 1.0;
+  } else if (update.step == update.part->next_step) {
+    factor = clipping_.factor(place.block, update.step);
+  }
+  if (!factor) return false;
+  update.scale = *factor / update.tokens;
+  update.started = true;
+  return true;
+}
+
+const float* Shard::gradient_of(const Update& update) const {
+  return plan_.unbounded() ? update.gradient.data() : update.part->sums.at(update.step).sum();
+}
+
+bool Shard::progress() {
+  // One update at a time per part: while one is under way (it is then the first started one), no other may start on it.
+  auto update = std::find_if(updates_.begin(), updates_.end(), [](const Update& u) { return u.started; });
+  if (update == updates_.end()) {
+    update = std::find_if(updates_.begin(), updates_.end(), [this](Update& u) { return try_start(u); });
+  }
+  if (update == updates_.end()) return false;
+  PartState& part = *update->part;
+  const int64_t version = part.slots.latest();
+  const float* old_values = part.slots.values(version).data();
+  float* new_values = part.slots.begin(version + 1).data();
+  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient_of(*update),
+                        old_values, new_values);
+  if (++update->next_piece == part.optimizer.pieces()) {
+    finish(*update);
+    updates_.erase(update);
+  }
+  return true;
+}
+
+void Shard::finish(Update& update) {
+  PartState& part = *update.part;
+  part.slots.publish(part.slots.latest() + 1);
+  if (!plan_.unbounded()) {
+    part.sums.erase(update.step);
+    ++part.next_step;
+    part_completed_step(part, update.step);
+    return;
+  }
+  count_staleness(update.step, part.slots.latest() - 1 - update.base_version);
+  int64_t& tokens = part.tokens_done[update.step];
+  tokens += static_cast<int64_t>(update.tokens);
+  if (tokens == step_tokens(update.step)) {
+    part.tokens_done.erase(update.step);
+    part_completed_step(part, update.step);
+  }
+}
+
+void Shard::part_completed_step(PartState& part, int64_t step) {
+  part_at_step_(part.index, step + 1);
+  if (++parts_done_[step] < static_cast<int64_t>(parts_.size())) return;
+  parts_done_.erase(step);
+  step_tokens_.erase(step);
+  const auto counts = staleness_counts_.extract(step);
+  step_done_(step, counts.empty() ? std::vector<int64_t>{} : counts.mapped());
+  clipping_.forget_before(step + 1);
+}
+
+int64_t Shard::step_tokens(int64_t step) {
+  const auto found = step_tokens_.find(step);
+  if (found != step_tokens_.end()) return found->second;
+  return step_tokens_[step] = order_.step(step).target_tokens;
+}
+
+void Shard::count_staleness(int64_t step, int64_t staleness) {
+  std::vector<int64_t>& counts = staleness_counts_[step];
+  const auto index = static_cast<size_t>(std::max<int64_t>(staleness, 0));
+  if (counts.size() <= index) counts.resize(index + 1, 0);
+  ++counts[index];
+}
+
+}  // namespace hat

@@ -1,0 +1,97 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hat/checkpoint/checkpoint.hpp"
+#include "hat/comm/messages.hpp"
+#include "hat/comm/versioned_slots.hpp"
+#include "hat/dataset/data_order.hpp"
+#include "hat/gradient/gradient_sum.hpp"
+#include "hat/gradient/run_plan.hpp"
+#include "hat/optimizer/optimizer.hpp"
+#include "server/checkpoint_slices.hpp"
+#include "server/clipping.hpp"
+
+namespace hat {
+
+/// The parameters that one server owns: adds pushes, applies the optimizer, publishes versions.
+///
+/// Bounded modes: a part is updated once per step, when its sum is complete and its clipping factor known.
+/// Unbounded: every push is one update, in order of arrival.
+/// Updates run tensor by tensor in `progress`, so that the server answers in between.
+class Shard {
+ public:
+  /// Called when all parts of this server have had the updates of a step.
+  using StepDone = std::function<void(int64_t step, const std::vector<int64_t>& staleness_counts)>;
+  /// Called for each part when it has the values that training has after `steps` steps (before any later update).
+  using PartAtStep = std::function<void(int64_t part, int64_t steps)>;
+
+  Shard(const RunPlan& plan, int server, DataOrder& order, const Window& window, Clipping& clipping, StepDone step_done,
+        PartAtStep part_at_step);
+
+  /// Fills and publishes the start values.
+  void initialize();
+  /// Fills and publishes the values, state and versions of a checkpoint.
+  void restore(const CheckpointReader& checkpoint);
+
+  void add_push(const PushHeader& header, std::span<const float> values);
+  /// Does one piece of update work. False if there was none to do.
+  bool progress();
+
+  /// Newest values and optimizer state of a part as checkpoint slices; they point into this object.
+  std::vector<TensorSlice> slices(int64_t part);
+  int64_t version(int64_t part) const;
+  int64_t block(int64_t part) const { return plan_.shards.parts[static_cast<size_t>(part)].block; }
+
+ private:
+  struct PartState {
+    int64_t index = 0;  // in ShardPlan::parts
+    SlotPublisher slots;
+    Optimizer optimizer;
+    int64_t next_step = 0;                   // bounded: the step whose update comes next
+    std::map<int64_t, GradientSum> sums;     // bounded: by step
+    std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
+  };
+  /// An update under way or waiting for its clipping factor.
+  struct Update {
+    PartState* part;
+    int64_t step;
+    double tokens;
+    double norm;                  // unbounded: as the worker sent it
+    std::vector<float> gradient;  // unbounded: the push itself
+    int64_t base_version;         // unbounded
+    bool started = false;
+    int64_t next_piece = 0;
+    double scale = 0;
+  };
+
+  PartState& part_of(const PushHeader& header);
+  void add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values);
+  void queue_update(PartState& part, const PushHeader& header, std::span<const float> values);
+  bool try_start(Update& update);
+  const float* gradient_of(const Update& update) const;
+  void finish(Update& update);
+  void part_completed_step(PartState& part, int64_t step);
+  void count_staleness(int64_t step, int64_t staleness);
+  LearningRates rates(int64_t step) const;
+  int64_t step_tokens(int64_t step);
+
+  const RunPlan& plan_;
+  int server_;
+  DataOrder& order_;
+  Clipping& clipping_;
+  StepDone step_done_;
+  PartAtStep part_at_step_;
+  std::vector<std::unique_ptr<PartState>> parts_;
+  std::deque<Update> updates_;
+  std::map<int64_t, int64_t> step_tokens_;                    // of open steps: the order is cheap only forwards
+  std::map<int64_t, int64_t> parts_done_;                     // by step
+  std::map<int64_t, std::vector<int64_t>> staleness_counts_;  // by step
+};
+
+}  // namespace hat

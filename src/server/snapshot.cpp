@@ -1,0 +1,46 @@
+#include "server/snapshot.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+namespace hat {
+
+Snapshot::Snapshot(const RunPlan& plan, int server)
+    : plan_(plan),
+      server_(server),
+      parts_(static_cast<int64_t>(plan.shards.parts_of_server[static_cast<size_t>(server)].size())) {}
+
+void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
+  if (!checkpoint_due(plan_, steps)) return;
+  Copy& copy = copies_[steps];
+  for (TensorSlice slice : shard.slices(part)) {
+    copy.values.emplace_back(slice.data, slice.data + slice.rows * slice.columns);
+    slice.data = copy.values.back().data();
+    copy.slices.push_back(slice);
+  }
+  copy.message.server = server_;
+  copy.message.step = steps;
+  copy.message.blocks.push_back(shard.block(part));
+  copy.message.versions.push_back(shard.version(part));
+  if (static_cast<int64_t>(copy.message.blocks.size()) < parts_) return;
+  auto whole = std::make_shared<Copy>(std::move(copy));
+  copies_.erase(steps);
+  writing_.push_back(thread_.submit([run = std::filesystem::path(plan_.deck.output), whole] {
+    const CheckpointWritten& message = whole->message;
+    write_server_file(checkpoint_folder(run, message.step), message.server, message.step, whole->slices);
+    return message;
+  }));
+}
+
+std::vector<CheckpointWritten> Snapshot::take_written() {
+  std::vector<CheckpointWritten> written;
+  std::erase_if(writing_, [&written](std::future<CheckpointWritten>& file) {
+    if (!is_ready(file)) return false;
+    written.push_back(file.get());
+    return true;
+  });
+  return written;
+}
+
+}  // namespace hat

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <future>
+#include <map>
+#include <vector>
+
+#include "hat/checkpoint/checkpoint.hpp"
+#include "hat/comm/messages.hpp"
+#include "hat/core/background_thread.hpp"
+#include "server/shard.hpp"
+
+namespace hat {
+
+/// Writes this server's file of each checkpoint. A part is copied at the moment it has the checkpoint's values, so the
+/// copy is consistent while training goes on; a thread of its own writes the copies.
+class Snapshot {
+ public:
+  Snapshot(const RunPlan& plan, int server);
+
+  /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then.
+  void part_at_step(Shard& shard, int64_t part, int64_t steps);
+
+  /// Files that became durable since the last call. Throws what the writing ended with.
+  std::vector<CheckpointWritten> take_written();
+
+ private:
+  struct Copy {
+    CheckpointWritten message;
+    std::vector<TensorSlice> slices;  // point into `values`
+    std::vector<std::vector<float>> values;
+  };
+  const RunPlan& plan_;
+  int server_;
+  int64_t parts_;                   // of this server
+  std::map<int64_t, Copy> copies_;  // by steps, not all parts there yet
+  std::vector<std::future<CheckpointWritten>> writing_;
+  BackgroundThread thread_;
+};
+
+}  // namespace hat

@@ -1,0 +1,128 @@
+#include "worker/gradient_sender.hpp"
+
+#include <algorithm>
+
+#include "hat/kernels/operations.hpp"
+
+namespace hat {
+
+GradientSender::GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox,
+                               const Communicator& workers, Waiting& waiting)
+    : plan_(plan),
+      worker_(worker),
+      mailbox_(mailbox),
+      workers_(workers),
+      waiting_(waiting),
+      sequence_numbers_(static_cast<size_t>(plan.roles.servers()), 0) {
+  for (const BlockSpec& block : plan_.layout.blocks) {
+    buffers_.emplace_back();
+    buffers_.back().values = DeviceBuffer<float>(device, block.size);
+  }
+}
+
+void GradientSender::wait_until_free() {
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
+  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+}
+
+void GradientSender::begin() {
+  wait_until_free();
+  const Stream stream{Device{}};
+  for (Buffer& buffer : buffers_) {
+    if (!buffer.sent) continue;
+    operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
+    buffer.sent = false;
+    buffer.units.clear();
+    buffer.tokens = 0;
+  }
+}
+
+void GradientSender::note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens) {
+  Buffer& buffer = at(block);
+  buffer.base_version = buffer.units.empty() ? version : std::min(buffer.base_version, version);
+  buffer.units.push_back(unit);
+  buffer.tokens += tokens;
+}
+
+void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm) {
+  Buffer& buffer = at(block);
+  buffer.sent = true;
+  if (plan_.is_barrier[static_cast<size_t>(block)]) {
+    start_ring(block, step, generation);
+    return;
+  }
+  push(block, {.begin = 0, .end = buffer.values.size()},
+       {.worker = worker_,
+        .generation = generation,
+        .step = step,
+        .block = block,
+        .tokens = buffer.tokens,
+        .base_version = buffer.base_version,
+        .order = order,
+        .norm = norm,
+        .units = buffer.units});
+}
+
+void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation) {
+  // Rings of different blocks and steps may overlap; a tag comes round again long after its ring has ended.
+  constexpr int64_t kTags = 16384;
+  const auto blocks = static_cast<int64_t>(plan_.layout.blocks.size());
+  const auto tag = static_cast<int>((step * blocks + block) % kTags);
+  rings_.push_back({.block = block,
+                    .step = step,
+                    .generation = generation,
+                    .operation = RingAllReduce(workers_, at(block).values.span(), tag)});
+}
+
+void GradientSender::enter_rings_with_zeros(int64_t step) {
+  begin();
+  for (auto block = static_cast<int64_t>(plan_.layout.blocks.size()) - 1; block >= 0; --block) {
+    if (!plan_.is_barrier[static_cast<size_t>(block)]) continue;
+    at(block).sent = true;
+    start_ring(block, step, 1);
+  }
+}
+
+void GradientSender::push(int64_t block, Range range, PushHeader header) {
+  for (const int64_t index : plan_.shards.parts_of_block[static_cast<size_t>(block)]) {
+    const Part& part = plan_.shards.parts[static_cast<size_t>(index)];
+    const int64_t begin = std::max(range.begin, part.begin);
+    const int64_t end = std::min(range.end, part.begin + part.count);
+    if (begin >= end) continue;
+    const int rank = plan_.roles.rank_of_server[static_cast<size_t>(part.server)];
+    header.begin = begin;
+    header.count = end - begin;
+    header.sequence_number = ++sequence_numbers_[static_cast<size_t>(part.server)];
+    mailbox_.post(header, rank, MailTag::to_server);
+    const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
+    sending_.push_back(
+        mailbox_.communicator().start_send(std::as_bytes(values), rank, static_cast<int>(MailTag::push_body)));
+    pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
+  }
+}
+
+void GradientSender::progress() {
+  for (auto ring = rings_.begin(); ring != rings_.end();) {
+    if (!ring->operation.step()) {
+      ++ring;
+      continue;
+    }
+    // Every worker has the whole sum; it is pushed once, each worker its share of the elements.
+    const Buffer& buffer = at(ring->block);
+    push(ring->block, split_evenly(buffer.values.size(), workers_.size(), workers_.rank()),
+         {.worker = worker_,
+          .generation = ring->generation,
+          .step = ring->step,
+          .block = ring->block,
+          .tokens = buffer.tokens,
+          .complete = true,
+          .base_version = ring->step,  // barrier blocks are never late
+          .units = buffer.units});
+    ring = rings_.erase(ring);
+  }
+  std::erase_if(sending_, [](Request& request) { return request.test(); });
+}
+
+void GradientSender::finish() { wait_until_free(); }
+
+}  // namespace hat

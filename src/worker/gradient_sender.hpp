@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "hat/comm/mailbox.hpp"
+#include "hat/comm/ring_all_reduce.hpp"
+#include "hat/device/device_buffer.hpp"
+#include "hat/gradient/run_plan.hpp"
+#include "worker/waiting.hpp"
+
+namespace hat {
+
+/// A worker's gradients and their way out. One buffer per block:
+///   adding    backward passes add to it
+///   ring      a ring all-reduce is under way in it (barrier blocks)
+///   leaving   pushes are being sent from it
+/// and back to adding in `begin`, which waits until it is free.
+class GradientSender {
+ public:
+  GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
+                 Waiting& waiting);
+
+  /// Waits until all buffers are free, then clears those whose sum went out.
+  void begin();
+  float* buffer(int64_t block) { return buffers_[static_cast<size_t>(block)].values.data(); }
+
+  /// `version` of `block` was used for `tokens` target tokens of a unit.
+  void note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens);
+
+  /// The block's sum goes out: a barrier block enters the ring of `step`, any other is pushed. `order` is the unit's
+  /// place in the step (deterministic), `norm` what the server clips by (one update per push), or negative.
+  void send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm);
+  /// Enters the rings of a step in which this worker has no unit, with zeros.
+  void enter_rings_with_zeros(int64_t step);
+
+  void progress();
+  bool idle() const { return rings_.empty() && sending_.empty(); }
+  /// Waits until everything has left.
+  void finish();
+
+  int64_t pushed_bytes() const { return pushed_bytes_; }
+
+ private:
+  struct Buffer {
+    DeviceBuffer<float> values;
+    bool sent = true;  // must be cleared before something is added
+    std::vector<int64_t> units;
+    int64_t tokens = 0;
+    int64_t base_version = 0;
+  };
+  struct Ring {
+    int64_t block;
+    int64_t step;
+    int64_t generation;
+    RingAllReduce operation;
+  };
+  void wait_until_free();
+  void start_ring(int64_t block, int64_t step, int64_t generation);
+  /// Sends elements [range) of the block, one push per server that owns some of them.
+  void push(int64_t block, Range range, PushHeader header);
+  Buffer& at(int64_t block) { return buffers_[static_cast<size_t>(block)]; }
+
+  const RunPlan& plan_;
+  int worker_;
+  Mailbox& mailbox_;
+  const Communicator& workers_;
+  Waiting& waiting_;
+  std::vector<Buffer> buffers_;
+  std::deque<Ring> rings_;
+  std::vector<Request> sending_;
+  std::vector<int64_t> sequence_numbers_;  // by server
+  int64_t pushed_bytes_ = 0;
+};
+
+}  // namespace hat

@@ -1,0 +1,74 @@
+#include "worker/parameter_cache.hpp"
+
+#include <utility>
+
+namespace hat {
+
+ParameterCache::ParameterCache(const RunPlan& plan, const Device& device, const Window& window, Waiting& waiting)
+    : plan_(plan), window_(window), waiting_(waiting) {
+  for (const BlockSpec& spec : plan_.layout.blocks) {
+    Block block;
+    for (DeviceBuffer<float>& values : block.values) values = DeviceBuffer<float>(device, spec.size);
+    blocks_.push_back(std::move(block));
+  }
+}
+
+bool ParameterCache::satisfies(int64_t version, Need need) {
+  return need.rule == SlotPull::Rule::exact ? version == need.version : version >= need.version;
+}
+
+void ParameterCache::start_pull(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  float* other = block.values[static_cast<size_t>(1 - block.current)].data();
+  std::vector<SlotPull::Target> targets;
+  for (const int64_t part : plan_.shards.parts_of_block[static_cast<size_t>(index)]) {
+    const auto p = static_cast<size_t>(part);
+    targets.push_back({.part = plan_.slots.parts[p], .values = other + plan_.shards.parts[p].begin});
+  }
+  const int64_t have = block.versions[static_cast<size_t>(block.current)];
+  block.pull.emplace(window_, std::move(targets), need.version, need.rule, have, counters_);
+}
+
+void ParameterCache::prefetch(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.pull) return;
+  const int64_t have = block.versions[static_cast<size_t>(block.current)];
+  if (need.rule == SlotPull::Rule::exact && have == need.version) return;
+  start_pull(index, need);
+}
+
+// A finished pull is taken over only here, between passes: during a pass the current copy must stay where it is.
+bool ParameterCache::take_if_done(Block& block) {
+  if (!block.pull->step()) return false;
+  const int64_t version = block.pull->version();
+  block.pull.reset();
+  if (version == block.versions[static_cast<size_t>(block.current)]) return true;  // nothing newer: still the same copy
+  block.current = 1 - block.current;
+  block.versions[static_cast<size_t>(block.current)] = version;
+  return true;
+}
+
+const float* ParameterCache::acquire(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  const std::string what =
+      fmt::format("version {} of block {}", need.version, plan_.layout.blocks[static_cast<size_t>(index)].name);
+  // A prefetch for something else (a lease came back, validation came between) is finished first: it may be writing.
+  while (block.pull || !satisfies(block.versions[static_cast<size_t>(block.current)], need)) {
+    if (!block.pull) start_pull(index, need);
+    waiting_.until(Activity::wait_pull, what, [&] { return take_if_done(block); });
+  }
+  return block.values[static_cast<size_t>(block.current)].data();
+}
+
+int64_t ParameterCache::version(int64_t index) const {
+  const Block& block = blocks_[static_cast<size_t>(index)];
+  return block.versions[static_cast<size_t>(block.current)];
+}
+
+void ParameterCache::progress() {
+  for (Block& block : blocks_) {
+    if (block.pull) block.pull->step();
+  }
+}
+
+}  // namespace hat

@@ -1,0 +1,266 @@
+#include "hat/worker/worker.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "hat/kernels/operations.hpp"
+#include "worker/gradient_sender.hpp"
+#include "worker/lease_desk.hpp"
+#include "worker/parameter_cache.hpp"
+
+namespace hat {
+
+// The loop of a worker. It is also the observer of its own passes: there it waits for parameters at their first use and
+// sends gradients as soon as the backward pass leaves a block.
+struct Worker::Impl : PassObserver {
+  Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
+       const Communicator& workers, const Window& window, std::function<void()> server, Sampler sample)
+      : plan(run_plan),
+        worker(worker_number),
+        own_server(std::move(server)),
+        sampler(std::move(sample)),
+        device{.kind = DeviceKind::cpu, .index = 0, .threads = static_cast<int>(plan.deck.worker_threads)},
+        mailbox(world, MailTag::to_worker),
+        waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
+        leases(plan, worker, dataset, mailbox, waiting),
+        cache(plan, device, window, waiting),
+        sender(plan, device, worker, mailbox, workers, waiting),
+        model(plan.deck.model, device.threads),
+        parameters(plan.layout.blocks.size(), nullptr),
+        closed_step(plan.first_step) {
+    for (size_t block = 0; block < parameters.size(); ++block) {
+      gradients.push_back(sender.buffer(static_cast<int64_t>(block)));
+    }
+  }
+
+  void run();
+  Lease train(const Lease& lease);
+  void evaluate(const Lease& lease);
+  void close_steps_before(int64_t step);
+  void say_goodbye(int64_t end_step);
+  void progress();
+
+  void before_forward(int64_t block) override;
+  void before_backward() override;
+  void after_backward(int64_t block) override;
+
+  ParameterCache::Need need(int64_t block, int64_t step) const;
+  void send(int64_t block);
+  void send_all_clipped();
+  double gradient_norm(int64_t first_block, int64_t end_block);
+
+  const RunPlan& plan;
+  int worker;
+  std::function<void()> own_server;
+  Sampler sampler;
+  Device device;
+  Account account;
+  Mailbox mailbox;
+  Waiting waiting;
+  LeaseDesk leases;
+  ParameterCache cache;
+  GradientSender sender;
+  Transformer model;
+  ParameterPointers parameters;
+  GradientPointers gradients;
+
+  // The unit being computed.
+  Lease current;
+  Lease next;  // known before the backward pass of `current`
+  int64_t unit_tokens = 0;
+  bool last_of_step = false;  // of this worker
+  int64_t closed_step;        // everything of the steps before is pushed, and their rings are entered
+  double previous_norm = -1;  // unbounded, clip = previous: of this worker's last gradient
+
+  int64_t trained_tokens = 0;
+  int64_t trained_units = 0;
+};
+
+void Worker::Impl::progress() {
+  if (own_server) {
+    const ActivityScope scope(account, Activity::other);
+    own_server();
+  }
+  leases.progress();
+  cache.progress();
+  sender.progress();
+}
+
+void Worker::Impl::run() {
+  leases.ask(/*idle=*/true, closed_step);
+  Lease lease = leases.take_lease();
+  while (lease.kind != LeaseKind::finish) {
+    switch (lease.kind) {
+      case LeaseKind::train:
+        lease = train(lease);
+        continue;
+      case LeaseKind::evaluate:
+        evaluate(lease);
+        break;
+      case LeaseKind::none:
+      case LeaseKind::finish:
+        close_steps_before(lease.step);
+        break;
+    }
+    leases.ask(/*idle=*/true, closed_step);
+    lease = leases.take_lease();
+  }
+  close_steps_before(lease.step);
+  say_goodbye(lease.step);
+}
+
+// One unit: lease -> pull -> forward -> backward -> push. Returns the next lease.
+Lease Worker::Impl::train(const Lease& lease) {
+  close_steps_before(lease.step);
+  current = lease;
+  leases.ask(/*idle=*/false, closed_step);
+  const PackedBatch batch = leases.take_batch();
+  unit_tokens = static_cast<int64_t>(batch.targets.size());
+  {
+    const ActivityScope scope(account, Activity::compute);
+    const LossSum loss = model.gradient(batch, parameters, gradients, *this);
+    if (!std::isfinite(loss.nats)) {
+      throw Error(
+          fmt::format("the loss of unit {} of step {} is not a number: the learning rate may be too high, or "
+                      "the start values too large",
+                      current.unit, current.step));
+    }
+    mailbox.post(UnitReport{.worker = worker,
+                            .unit = current.unit,
+                            .generation = current.generation,
+                            .step = current.step,
+                            .nats = loss.nats,
+                            .tokens = loss.tokens},
+                 plan.roles.rank_of_server[0], MailTag::to_server);
+  }
+  if (plan.unbounded()) send_all_clipped();
+  if (last_of_step) closed_step = current.step + 1;
+  trained_tokens += unit_tokens;
+  ++trained_units;
+  return next;
+}
+
+ParameterCache::Need Worker::Impl::need(int64_t block, int64_t step) const {
+  const bool freshest =
+      plan.deck.staleness_rule == StalenessRule::freshest && !plan.is_barrier[static_cast<size_t>(block)];
+  return {.version = plan.oldest_version(block, step),
+          .rule = plan.unbounded() || freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact};
+}
+
+void Worker::Impl::before_forward(int64_t block) {
+  waiting.progress();
+  const auto b = static_cast<size_t>(block);
+  parameters[b] = cache.acquire(
+      block, current.kind == LeaseKind::train
+                 ? need(block, current.step)
+                 : ParameterCache::Need{.version = plan.unbounded() ? 0 : current.step,
+                                        .rule = plan.unbounded() ? SlotPull::Rule::freshest : SlotPull::Rule::exact});
+}
+
+// The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
+void Worker::Impl::before_backward() {
+  next = leases.take_lease();
+  last_of_step = next.kind != LeaseKind::train || next.step > current.step;
+  sender.begin();
+  if (next.kind == LeaseKind::train) {
+    for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
+      cache.prefetch(block, need(block, next.step));
+    }
+  }
+}
+
+void Worker::Impl::after_backward(int64_t block) {
+  sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
+  const bool barrier = plan.is_barrier[static_cast<size_t>(block)];
+  const bool due = barrier ? last_of_step : last_of_step || plan.deck.deterministic;
+  if (due && !plan.unbounded()) send(block);
+  waiting.progress();
+}
+
+void Worker::Impl::send(int64_t block) { sender.send(block, current.step, current.generation, current.order, -1.0); }
+
+double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
+  const Stream stream(device);
+  double sum = 0;
+  for (int64_t block = first_block; block < end_block; ++block) {
+    double part = 0;
+    const auto b = static_cast<size_t>(block);
+    operations(device.kind).sum_of_squares(stream, plan.layout.blocks[b].size, gradients[b], &part);
+    sum += part;
+  }
+  return std::sqrt(sum) / static_cast<double>(unit_tokens);
+}
+
+// One update per push: the servers clip by a norm that only the worker knows, so pushes leave after the backward pass.
+void Worker::Impl::send_all_clipped() {
+  const auto blocks = static_cast<int64_t>(parameters.size());
+  const double whole = gradient_norm(0, blocks);
+  for (int64_t block = blocks - 1; block >= 0; --block) {
+    double norm = -1.0;
+    switch (plan.deck.clip.rule) {
+      case ClipRule::none:
+        break;
+      case ClipRule::global:
+        norm = whole;
+        break;
+      case ClipRule::previous:
+        norm = previous_norm < 0 ? whole : previous_norm;
+        break;
+      case ClipRule::block:
+        norm = gradient_norm(block, block + 1);
+        break;
+    }
+    sender.send(block, current.step, current.generation, current.order, norm);
+  }
+  previous_norm = whole;
+}
+
+void Worker::Impl::close_steps_before(int64_t step) {
+  const bool rings = std::find(plan.is_barrier.begin(), plan.is_barrier.end(), true) != plan.is_barrier.end();
+  for (; closed_step < step; ++closed_step) {
+    if (rings) sender.enter_rings_with_zeros(closed_step);
+  }
+}
+
+void Worker::Impl::evaluate(const Lease& lease) {
+  current = lease;
+  const PackedBatch batch = leases.take_batch();
+  // Only the parameters are waited for in this pass.
+  struct Observer : PassObserver {
+    explicit Observer(Impl& owner) : worker(owner) {}
+    void before_forward(int64_t block) override { worker.before_forward(block); }
+    Impl& worker;
+  } observer(*this);
+  const ActivityScope scope(account, Activity::compute);
+  const LossSum loss = model.loss(batch, parameters, observer);
+  mailbox.post(EvaluationReport{.unit = lease.unit, .nats = loss.nats, .tokens = loss.tokens},
+               plan.roles.rank_of_server[0], MailTag::to_server);
+}
+
+void Worker::Impl::say_goodbye(int64_t end_step) {
+  sender.finish();
+  WorkerSummary summary{.worker = worker, .seconds = account.seconds()};
+  summary.tokens = trained_tokens;
+  summary.units = trained_units;
+  summary.pulls = cache.counters().accepted;
+  summary.pulls_rejected = cache.counters().rejected;
+  summary.pulled_bytes = cache.counters().bytes;
+  summary.pushed_bytes = sender.pushed_bytes();
+  if (worker == 0 && sampler) {
+    current = {.kind = LeaseKind::evaluate, .step = end_step};
+    for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) before_forward(block);
+    summary.sample = sampler(model, parameters);
+  }
+  mailbox.post(summary, plan.roles.rank_of_server[0], MailTag::to_server);
+  waiting.until(Activity::other, "the summary to leave", [this] { return mailbox.flush(); });
+}
+
+Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
+               const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler)
+    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, std::move(own_server),
+                                   std::move(sampler))) {}
+Worker::~Worker() = default;
+
+void Worker::run() { impl_->run(); }
+
+}  // namespace hat
