@@ -34,6 +34,16 @@ void add_state(const CheckpointState& state, Inspection& result) {
                           {"dataset_identity", state.dataset_identity},
                           {"tokenizer", state.tokenizer},
                           {"block_versions", versions},
+                          {"model",
+                           {{"family", family},
+                            {"width", state.model.width},
+                            {"layers", state.model.layers},
+                            {"heads", state.model.heads},
+                            {"kv_heads", state.model.kv_heads},
+                            {"mlp_width", state.model.mlp_width},
+                            {"max_length", state.model.max_length},
+                            {"vocabulary", state.model.vocabulary},
+                            {"tied", state.model.tied}}},
                           {"deck", state.deck}};
 }
 

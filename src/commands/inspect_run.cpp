@@ -17,17 +17,27 @@ namespace {
 constexpr std::streamoff kTailBytes = 1 << 16;
 constexpr size_t kLinesShown = 5;
 
+struct Tail {
+  std::vector<std::string> lines;
+  bool ends_in_the_middle = false;  // of a line: its writer was killed, or is writing it
+};
+
 /// The last whole lines of a file, at most kLinesShown, from its last kTailBytes.
-std::vector<std::string> last_lines(const fs::path& path) {
+Tail last_lines(const fs::path& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file.tellg();
   file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
-  std::vector<std::string> lines;
+  Tail tail;
   std::string line;
   if (size > kTailBytes) std::getline(file, line);  // begins somewhere in the middle
-  while (std::getline(file, line)) lines.push_back(line);
-  if (lines.size() > kLinesShown) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kLinesShown));
-  return lines;
+  while (std::getline(file, line)) {
+    tail.ends_in_the_middle = file.eof();
+    if (!tail.ends_in_the_middle) tail.lines.push_back(line);
+  }
+  if (tail.lines.size() > kLinesShown) {
+    tail.lines.erase(tail.lines.begin(), tail.lines.end() - static_cast<std::ptrdiff_t>(kLinesShown));
+  }
+  return tail;
 }
 
 /// "key value, key value" of a JSON object, whatever its keys.
@@ -65,7 +75,8 @@ void add_metrics(const fs::path& run, Inspection& result) {
     return;
   }
   result.text += "  last lines of metrics.jsonl\n";
-  for (const std::string& line : last_lines(path)) {
+  const Tail tail = last_lines(path);
+  for (const std::string& line : tail.lines) {
     const auto metrics = nlohmann::json::parse(line, nullptr, false);
     if (metrics.is_discarded()) {
       result.problems.push_back(
@@ -75,6 +86,7 @@ void add_metrics(const fs::path& run, Inspection& result) {
     result.text += fmt::format("    {}\n", fields_text(metrics));
     result.data["last_metrics"].push_back(metrics);
   }
+  if (tail.ends_in_the_middle) result.text += "    (the last line is not complete)\n";
 }
 
 void add_checkpoints(const fs::path& run, Inspection& result) {

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "hat/core/error.hpp"
-#include "hdf5_library.hpp"
+#include "io/hdf5_library.hpp"
 
 namespace hat::hdf5 {
 

@@ -6,7 +6,7 @@
 
 #include "hat/core/error.hpp"
 #include "hat/io/durable.hpp"
-#include "hdf5_library.hpp"
+#include "io/hdf5_library.hpp"
 
 namespace hat::hdf5 {
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "hat/core/error.hpp"
-#include "hdf5_library.hpp"
+#include "io/hdf5_library.hpp"
 
 namespace hat::hdf5 {
 

@@ -1,4 +1,4 @@
-#include "hdf5_library.hpp"
+#include "io/hdf5_library.hpp"
 
 #include <fmt/format.h>
 

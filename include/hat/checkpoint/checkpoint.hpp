@@ -25,18 +25,18 @@ struct TensorSlice {
 
 /// Everything in a checkpoint that is not a tensor. Stored in the master file as attributes and small datasets.
 struct CheckpointState {
-  int64_t step = 0;           ///< steps completed; training continues with step number `step`
+  int64_t step = 0;  ///< steps completed; training continues with step number `step`
   int64_t epoch = 0;
-  int64_t tokens = 0;         ///< target tokens trained so far
-  uint64_t seed = 0;          ///< with counter-based random numbers, seed and step are the whole random state
+  int64_t tokens = 0;  ///< target tokens trained so far
+  uint64_t seed = 0;   ///< with counter-based random numbers, seed and step are the whole random state
   std::vector<std::string> block_names;
   std::vector<int64_t> block_versions;  ///< optimizer updates each block has had
   std::vector<double> recent_norms;     ///< global gradient norms of the newest steps, oldest first (clip = previous)
-  std::string deck;           ///< the effective deck, TOML
+  std::string deck;                     ///< the effective deck, TOML
   std::string dataset_path;
   std::string dataset_identity;
   std::string tokenizer;
-  ModelConfig model;          ///< vocabulary set
+  ModelConfig model;  ///< vocabulary set
 };
 
 /// Folder of one checkpoint inside a run: <run>/checkpoints/step-00001000/{checkpoint.h5, server-0.h5, ..., complete}.
@@ -48,8 +48,8 @@ void write_server_file(const std::filesystem::path& folder, int64_t server, int6
                        const std::vector<TensorSlice>& slices);
 
 /// Once every server file is durable: writes checkpoint.h5, in which every tensor stands whole under its name (HDF5
-/// virtual datasets over the server files, fill value NaN, names relative), the marker `complete`, makes all durable and
-/// renames the folder to its final name. `slices[s]` are the slices of server s.
+/// virtual datasets over the server files, fill value NaN, names relative), the marker `complete`, makes all durable
+/// and renames the folder to its final name. `slices[s]` are the slices of server s.
 void complete_checkpoint(const std::filesystem::path& folder, const CheckpointState& state,
                          const std::vector<std::vector<TensorSlice>>& slices);
 
@@ -61,7 +61,8 @@ void rotate_checkpoints(const std::filesystem::path& run, int64_t keep);
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
 
 /// A complete checkpoint, read only. Accepts the folder, the file checkpoint.h5 in it, or a run folder (newest one).
-/// Throws InputError naming file and reason: missing server files, format version, truncated or foreign files, NaN fill.
+/// Throws InputError naming file and reason: missing server files, format version, truncated or foreign files, NaN
+/// fill.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& path);
