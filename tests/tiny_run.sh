@@ -60,7 +60,7 @@ DECK
 # losses <run folder>: "step loss" of every training step, from metrics.jsonl.
 losses() {
   [[ -r $1/metrics.jsonl ]] || fail "$1/metrics.jsonl: cannot be read"
-  awk '{
+  awk '/"kind": *"step"/ {
     if (!match($0, /"step": *[0-9]+/)) next
     step = substr($0, RSTART, RLENGTH); sub(/.*: */, "", step)
     if (!match($0, /"loss": *[-+.0-9eE]+/)) next
