@@ -172,7 +172,7 @@ std::string DatasetWriter::finish() {
     checksums[2 * i + 1] = writer.offsets.checksum();
     writer.group.set_number("text_bytes", writer.text_bytes);
   }
-  const std::string identity = dataset_format::identity(checksums);
+  std::string identity = dataset_format::identity(checksums);
   impl_->file.root().set_text("identity", identity);
   impl_->splits.clear();
   impl_->file.close();

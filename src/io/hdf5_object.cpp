@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "hat/core/error.hpp"
@@ -49,13 +50,14 @@ std::string Object::text(const std::string& key) const {
   if (H5Tis_variable_str(stored.get()) > 0) {
     char* data = nullptr;
     if (H5Aread(attribute.get(), stored.get(), &data) < 0) fail(fmt::format("read attribute '{}'", key));
-    const std::string value = data == nullptr ? "" : data;
+    std::string value = data == nullptr ? "" : data;
     H5free_memory(data);
     return value;
   }
   std::string value(H5Tget_size(stored.get()), '\0');  // fixed length, as other writers make it
   if (H5Aread(attribute.get(), stored.get(), value.data()) < 0) fail(fmt::format("read attribute '{}'", key));
-  return value.c_str();
+  value.resize(std::min(value.find('\0'), value.size()));  // padding
+  return value;
 }
 
 void Object::set_raw(const std::string& key, Element element, const void* value) {

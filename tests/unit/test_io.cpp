@@ -151,6 +151,24 @@ TEST(Hdf5, MissingObjectsAndWrongTypesAreNamed) {
   expect_input_error([&] { root.open_group("values"); }, {"/values", "cannot open the group"});
 }
 
+TEST(Hdf5, TextsOfFixedLengthAreReadToo) {
+  const TemporaryFolder folder;
+  {
+    // As other programs write them; the module itself never does.
+    const hid_t file = H5Fcreate((folder / "fixed.h5").c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    ASSERT_GE(H5Tset_size(type, 8), 0);
+    const hid_t space = H5Screate(H5S_SCALAR);
+    const hid_t attribute = H5Acreate2(file, "key", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    ASSERT_GE(H5Awrite(attribute, type, "abc\0\0\0\0"), 0);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+    ASSERT_GE(H5Fclose(file), 0);
+  }
+  EXPECT_EQ(hdf5::File::open(folder / "fixed.h5").root().text("key"), "abc");
+}
+
 TEST(Hdf5, HandlesMoveAndCloseOnce) {
   const TemporaryFolder folder;
   auto file = hdf5::File::create(folder / "a.h5");
