@@ -17,7 +17,7 @@ namespace hat {
 
 namespace {
 
-constexpr std::uintmax_t kLargestDeck = 1 << 20;  // a deck is written by hand; more is some other file
+constexpr size_t kLargestDeck = 1 << 20;  // a deck is written by hand; more is some other file
 
 /// Reads a deck from its first character to its last, counting lines for error messages.
 class DeckParser {
@@ -220,14 +220,14 @@ std::string read_deck_file(const std::filesystem::path& path) {
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) throw InputError(name, "", "no such deck file");
   if (std::filesystem::is_directory(status)) throw InputError(name, "", "is a folder, not a deck file");
-  if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(path, error) > kLargestDeck) {
-    throw InputError(name, "", "is too large for a deck file (more than 1 MiB)");
-  }
   std::ifstream file(path, std::ios::binary);
   if (!file) throw InputError(name, "", fmt::format("cannot be read: {}", std::strerror(errno)));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string text(kLargestDeck + 1, '\0');
+  file.read(text.data(), std::ssize(text));
   if (file.bad()) throw InputError(name, "", "cannot be read");
+  text.resize(static_cast<size_t>(file.gcount()));
   if (text.starts_with("\x89HDF\r\n")) throw InputError(name, "", "is an HDF5 file, not a deck file");
+  if (text.size() > kLargestDeck) throw InputError(name, "", "is too large for a deck file (more than 1 MiB)");
   const bool is_binary = std::any_of(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f;
   });
