@@ -176,6 +176,9 @@ void backward_head(const Stream& serial, const HeadView& head, const float* out,
   }
 }
 
+/// The two tiles of the calling thread.
+float* workspace_of_thread(float* workspace) { return workspace + int64_t{2} * kTileSize * omp_get_thread_num(); }
+
 Stream serial_stream(const Stream& stream) {
   Device device = stream.device();
   device.threads = 1;
@@ -184,7 +187,9 @@ Stream serial_stream(const Stream& stream) {
 
 }  // namespace
 
-int64_t attention_workspace(const Stream& stream, const AttentionShape&) { return stream.threads() * 2 * kTileSize; }
+int64_t attention_workspace(const Stream& stream, const AttentionShape&) {
+  return int64_t{2} * kTileSize * stream.threads();
+}
 
 void attention_forward(const Stream& stream, const AttentionShape& shape, const float* q, const float* k,
                        const float* v, float* out, float* log_sum_exp, float* workspace) {
@@ -197,7 +202,7 @@ void attention_forward(const Stream& stream, const AttentionShape& shape, const 
     const int64_t begin = shape.offsets[document];
     const HeadView view = view_head(shape, document, head, q, k, v);
     forward_head(serial, view, out + begin * view.out_stride + head * shape.head_size,
-                 log_sum_exp + head * shape.tokens + begin, workspace + omp_get_thread_num() * 2 * kTileSize);
+                 log_sum_exp + head * shape.tokens + begin, workspace_of_thread(workspace));
   }
 }
 
@@ -215,7 +220,7 @@ void attention_backward(const Stream& stream, const AttentionShape& shape, const
     const int64_t kv_head = task % shape.kv_heads;
     const int64_t begin = shape.offsets[document];
     const int64_t end = shape.offsets[document + 1];
-    float* scores = workspace + omp_get_thread_num() * 2 * kTileSize;
+    float* scores = workspace_of_thread(workspace);
     float* dk_rows = dk + begin * shape.qkv_stride + kv_head * D;
     float* dv_rows = dv + begin * shape.qkv_stride + kv_head * D;
     for (int64_t t = 0; t < end - begin; ++t) {

@@ -1,6 +1,7 @@
 #include "batch_upload.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "hat/core/error.hpp"
 
@@ -40,9 +41,10 @@ DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, con
   int64_t longest = 0;
   host_positions_.resize(batch.inputs.size());
   for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
-    const int32_t length = batch.offsets[d + 1] - batch.offsets[d];
-    longest = std::max<int64_t>(longest, length);
-    for (int32_t i = 0; i < length; ++i) host_positions_[static_cast<size_t>(batch.offsets[d] + i)] = i;
+    const auto begin = host_positions_.begin() + batch.offsets[d];
+    const auto end = host_positions_.begin() + batch.offsets[d + 1];
+    std::iota(begin, end, 0);
+    longest = std::max<int64_t>(longest, end - begin);
   }
 
   const auto send = [&](DeviceBuffer<int32_t>& buffer, const std::vector<int32_t>& host) {

@@ -123,7 +123,9 @@ TEST_P(Kernels, Norms) {
     int64_t T;
     int64_t C;
   };
-  for (const auto& [T, C] : {Size{5, 2}, Size{3, 67}, Size{300, 130}}) {
+  for (const Size& size : {Size{5, 2}, Size{3, 67}, Size{300, 130}}) {
+    const int64_t T = size.T;
+    const int64_t C = size.C;
     for (const bool layernorm : {false, true}) {
       const Floats x = random_values(T * C, 1, 3.0);
       const Floats weight = random_values(C, 2);

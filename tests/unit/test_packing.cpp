@@ -43,7 +43,7 @@ TEST_P(Packing, ATokenOfOneDocumentLeavesTheLogitsOfOthersToTheBit) {
   for (size_t document = 0; document < lengths.size(); ++document) {
     const auto begin = batch.offsets[document];
     const auto end = batch.offsets[document + 1];
-    const auto changed = static_cast<size_t>(begin + (end - begin) / 2);
+    const auto changed = static_cast<size_t>(begin) + static_cast<size_t>(end - begin) / 2;
     PackedBatch other = batch;
     other.inputs[changed] = (other.inputs[changed] + 1) % 61;
     std::vector<float> after;
