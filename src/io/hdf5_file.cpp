@@ -68,9 +68,11 @@ Group File::root() const {
 void File::close() {
   {
     const LibraryLock lock;
-    if (H5Fflush(handle_.get(), H5F_SCOPE_GLOBAL) < 0 || H5Fclose(handle_.release()) < 0) {
+    // After a failure the handle stays: objects may still be alive, and the destructor closes it behind them.
+    if (H5Fflush(handle_.get(), H5F_SCOPE_GLOBAL) < 0 || H5Fclose(handle_.get()) < 0) {
       throw Error(fmt::format("{}: cannot write and close: {}", path_, pending_error()));
     }
+    handle_.release();
   }
   if (writable_) fsync_file(path_);
 }
