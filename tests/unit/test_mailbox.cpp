@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "hat/comm/mailbox.hpp"
+#include "hat/core/error.hpp"
+
+namespace hat {
+namespace {
+
+template <class Message>
+std::vector<std::byte> packed(Message message) {
+  MessageWriter writer;
+  writer(Message::kKind);
+  message.fields(writer);
+  return writer.take();
+}
+
+/// Through the bytes and back, as a mail from rank 3.
+template <class Message>
+Message sent(const Message& message) {
+  Mail mail({.source = 3, .tag = 1, .data = packed(message)});
+  EXPECT_EQ(mail.kind(), Message::kKind);
+  EXPECT_EQ(mail.source(), 3);
+  return mail.open<Message>();
+}
+
+/// Equal bytes mean equal fields: every field is written.
+template <class Message>
+void expect_same(const Message& message) {
+  EXPECT_EQ(packed(sent(message)), packed(message));
+}
+
+TEST(Messages, EveryFieldOfEveryMessageArrives) {
+  const auto request = sent(LeaseRequest{.worker = 1, .idle = true, .closed_step = 3});
+  EXPECT_EQ(request.worker, 1);
+  EXPECT_TRUE(request.idle);
+  EXPECT_EQ(request.closed_step, 3);
+
+  const Lease lease = sent(Lease{.kind = LeaseKind::evaluate,
+                                 .unit = 1,
+                                 .generation = 2,
+                                 .step = 3,
+                                 .order = 4,
+                                 .units = 5,
+                                 .sequences = {{.document = 6, .begin = 7, .length = 8}, {.document = 9}}});
+  EXPECT_EQ(lease.kind, LeaseKind::evaluate);
+  EXPECT_EQ(lease.unit, 1);
+  EXPECT_EQ(lease.generation, 2);
+  EXPECT_EQ(lease.step, 3);
+  EXPECT_EQ(lease.order, 4);
+  EXPECT_EQ(lease.units, 5);
+  EXPECT_EQ(lease.sequences, (std::vector<Sequence>{{6, 7, 8}, {9, 0, 0}}));
+
+  const PushHeader push = sent(PushHeader{.worker = 1,
+                                          .sequence_number = 2,
+                                          .generation = 3,
+                                          .step = 4,
+                                          .block = 5,
+                                          .begin = int64_t{1} << 40,
+                                          .count = 7,
+                                          .tokens = 8,
+                                          .complete = true,
+                                          .base_version = 9,
+                                          .order = 10,
+                                          .norm = 0.125,
+                                          .units = {11, 12}});
+  EXPECT_EQ(push.worker, 1);
+  EXPECT_EQ(push.sequence_number, 2);
+  EXPECT_EQ(push.generation, 3);
+  EXPECT_EQ(push.step, 4);
+  EXPECT_EQ(push.block, 5);
+  EXPECT_EQ(push.begin, int64_t{1} << 40);
+  EXPECT_EQ(push.count, 7);
+  EXPECT_EQ(push.tokens, 8);
+  EXPECT_TRUE(push.complete);
+  EXPECT_EQ(push.base_version, 9);
+  EXPECT_EQ(push.order, 10);
+  EXPECT_EQ(push.norm, 0.125);
+  EXPECT_EQ(push.codec, Codec::fp32);
+  EXPECT_EQ(push.units, (std::vector<int64_t>{11, 12}));
+
+  const auto report = sent(UnitReport{.worker = 1, .unit = 2, .generation = 3, .step = 4, .nats = 5.5, .tokens = 6});
+  EXPECT_EQ(report.unit, 2);
+  EXPECT_EQ(report.nats, 5.5);
+  EXPECT_EQ(report.tokens, 6);
+
+  const auto summary = sent(WorkerSummary{.worker = 1, .seconds = {0.5, 1.5}, .tokens = 2, .sample = "two\nlines"});
+  EXPECT_EQ(summary.seconds, (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(summary.sample, "two\nlines");
+
+  expect_same(EvaluationReport{.unit = 1, .nats = 2.5, .tokens = 3});
+  expect_same(NormShare{.server = 1, .step = 2, .block = 3, .sum_of_squares = 4.5});
+  expect_same(NormTotal{.step = 1, .norm = 2.5});
+  expect_same(StepComplete{.server = 1, .step = 2, .staleness_counts = {3, 0, 4}});
+  expect_same(CheckpointWritten{.server = 1, .step = 2, .blocks = {3, 4}, .versions = {5, 6}});
+  expect_same(Shutdown{});
+}
+
+TEST(Messages, BytesOfTextMayBeAnything) {
+  std::string text(300, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i);
+  WorkerSummary summary;
+  summary.sample = text;
+  EXPECT_EQ(sent(summary).sample, text);
+}
+
+// Wherever a message is cut, opening it is an Error, never a read beyond its end.
+TEST(Messages, CutShortIsAnError) {
+  const std::vector<std::byte> whole = packed(PushHeader{.worker = 1, .units = {1, 2, 3}});
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const std::vector<std::byte> cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+    EXPECT_THROW(
+        {
+          Mail mail({.source = 0, .tag = 1, .data = cut});
+          mail.open<PushHeader>();
+        },
+        Error)
+        << "after " << size << " bytes";
+  }
+}
+
+TEST(Messages, CountsThatCannotBeAreErrors) {
+  for (const int64_t count : {int64_t{-1}, int64_t{4}, int64_t{1} << 61, INT64_MAX, INT64_MIN}) {
+    std::vector<std::byte> bytes = packed(StepComplete{.server = 1, .step = 2, .staleness_counts = {5, 6, 7}});
+    const size_t place = bytes.size() - 4 * sizeof(int64_t);  // the count stands before its three values
+    std::memcpy(bytes.data() + place, &count, sizeof count);
+    Mail mail({.source = 0, .tag = 1, .data = bytes});
+    EXPECT_THROW(mail.open<StepComplete>(), Error) << count;
+  }
+}
+
+}  // namespace
+}  // namespace hat
