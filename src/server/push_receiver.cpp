@@ -1,5 +1,7 @@
 #include "server/push_receiver.hpp"
 
+#include <set>
+
 namespace hat {
 
 PushReceiver::PushReceiver(const Communicator& communicator, Accept accept)
@@ -27,10 +29,15 @@ bool PushReceiver::is_repeat(const PushHeader& header) {
   return false;
 }
 
+// A small body may be there before a larger one that was sent first: it waits, since a worker's newest number is what
+// tells repeats.
 bool PushReceiver::progress() {
   bool any = false;
+  std::set<int64_t> held_back;  // workers with a body under way
   for (auto pending = pending_.begin(); pending != pending_.end();) {
-    if (!pending->request.test()) {
+    const int64_t worker = pending->header.worker;
+    if (held_back.contains(worker) || !pending->request.test()) {
+      held_back.insert(worker);
       ++pending;
       continue;
     }

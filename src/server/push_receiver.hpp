@@ -10,8 +10,8 @@
 
 namespace hat {
 
-/// Receives the bodies of pushes behind their headers, in order, without blocking, and drops repeats: a push counts
-/// once by (worker, lease generation, sequence number), however often it is sent.
+/// Receives the bodies of pushes behind their headers without blocking, those of one worker in the order of sending,
+/// and drops repeats: a push counts once by (worker, lease generation, sequence number), however often it is sent.
 class PushReceiver {
  public:
   using Accept = std::function<void(const PushHeader&, std::span<const float>)>;
