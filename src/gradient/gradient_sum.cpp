@@ -23,6 +23,9 @@ void GradientSum::add(int64_t begin, std::span<const float> values, int64_t toke
     add_now(begin, values, tokens);
     return;
   }
+  if (place < next_place_) {
+    throw Error(fmt::format("unit {} of a step was added to a gradient before, and came again", place));
+  }
   if (place != next_place_) {
     waiting_.emplace(place, Waiting{.begin = begin, .values = {values.begin(), values.end()}, .tokens = tokens});
     return;

@@ -164,8 +164,17 @@ void Ledger::unit_computed(const UnitReport& report) {
 }
 
 void Ledger::server_completed_step(const StepComplete& message) {
-  OpenStep& step = open_step(message.step);
-  step.server_complete.at(static_cast<size_t>(message.server)) = true;
+  const auto found = steps_.find(message.step);
+  if (found == steps_.end() || message.server < 0 || message.server >= options_.servers) {
+    throw Error(fmt::format("server {} completed step {}, but the ledger has no such server or step open",
+                            message.server, message.step));
+  }
+  OpenStep& step = found->second;
+  const auto server = static_cast<size_t>(message.server);
+  if (step.server_complete[server]) {
+    throw Error(fmt::format("server {} completed step {} twice", message.server, message.step));
+  }
+  step.server_complete[server] = true;
   if (message.staleness_counts.size() > step.staleness_counts.size()) {
     step.staleness_counts.resize(message.staleness_counts.size(), 0);
   }
@@ -197,7 +206,10 @@ void Ledger::commit_complete_steps() {
 }
 
 void Ledger::group_evaluated(const EvaluationReport& report) {
-  std::optional<EvaluationReport>& group = groups_.at(static_cast<size_t>(report.unit));
+  if (report.unit < 0 || report.unit >= static_cast<int64_t>(groups_leased_)) {
+    throw Error(fmt::format("validation group {} was reported, but it is not leased", report.unit));
+  }
+  std::optional<EvaluationReport>& group = groups_[static_cast<size_t>(report.unit)];
   if (group.has_value()) throw Error(fmt::format("validation group {} was reported twice", report.unit));
   group = report;
   advance_phase();
