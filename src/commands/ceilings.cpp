@@ -46,6 +46,7 @@ double best_seconds(int cores, const std::function<void(int thread)>& work) {
     std::vector<double> end_s(static_cast<size_t>(cores));
     {
       std::vector<std::jthread> threads;
+      threads.reserve(static_cast<size_t>(cores));
       for (int thread = 0; thread < cores; ++thread) {
         threads.emplace_back([&, thread] {
           ready.arrive_and_wait();
@@ -82,8 +83,8 @@ constexpr int64_t kRounds = int64_t{1} << 20;  // float counts exactly up to 2^2
 
 void repeat_multiply_add(int64_t repeats) {
   volatile float one = 1.0F;
-  const double expected =
-      kLanes * (static_cast<double>(kRounds) * kAccumulators + kAccumulators * (kAccumulators - 1) / 2);
+  constexpr int kSumOfStarts = kAccumulators * (kAccumulators - 1) / 2;
+  const double expected = kLanes * (static_cast<double>(kRounds) * kAccumulators + kSumOfStarts);
   for (int64_t repeat = 0; repeat < repeats; ++repeat) {
     const double found = multiply_add_rounds(kRounds, one, one);
     if (found != expected) throw Error(fmt::format("the multiply-add loop counted {}, not {}", found, expected));

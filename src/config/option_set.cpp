@@ -20,7 +20,8 @@ constexpr std::string_view kVariablePrefix = "HAT_";
 
 std::string variable_name(const std::string& deck_key) {
   std::string name(kVariablePrefix);
-  for (const char c : deck_key) name += c == '.' || c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const char c : deck_key)
+    name += c == '.' || c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
 }
 
@@ -31,7 +32,7 @@ std::string suggest(const std::string& name, const std::vector<std::string>& kno
   const auto same_last = std::find_if(known.begin(), known.end(), [&](const std::string& key) {
     return key == last || (key.size() > last.size() && key.ends_with("." + last));
   });
-  const std::string close = closest_match(name, known);
+  std::string close = closest_match(name, known);
   if (!close.empty()) return close;
   return same_last == known.end() ? "" : *same_last;
 }
@@ -59,6 +60,7 @@ std::string deck_text(const std::string& value) { return quote(value); }
 
 std::string deck_text(const std::vector<std::string>& values) {
   std::vector<std::string> quoted;
+  quoted.reserve(values.size());
   for (const std::string& value : values) quoted.push_back(quote(value));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
