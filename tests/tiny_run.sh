@@ -84,7 +84,7 @@ compare_losses() {
     END {
       if (bad) exit 1
       if (n != steps) { print n " steps compared, not " steps; exit 1 }
-      print n " steps, largest relative difference " worst
-      exit worst > tolerance
+      print n " steps, largest relative difference " worst + 0
+      exit (worst > tolerance)
     }' || fail "losses of $1 and $2"
 }
