@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/config/command_line.hpp"
 #include "hat/core/build_info.hpp"
@@ -18,6 +19,7 @@ int report(const std::exception& error, hat::ExitCode code) {
   for (char& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }
+  hat::let_lower_ranks_speak(hat::rank_told_by_launcher());
   std::fprintf(stderr, "hat: %s\n", line.c_str());
   return static_cast<int>(code);
 }

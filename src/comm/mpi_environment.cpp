@@ -2,10 +2,14 @@
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <optional>
+#include <thread>
 
 #include "check.hpp"
 #include "hat/core/error.hpp"
@@ -67,9 +71,19 @@ long environment_number(const char* name) {
   return text == nullptr ? 0 : std::strtol(text, nullptr, 10);
 }
 
+// Asked before MPI_Init: an Open MPI process that is alone puts PMIX_RANK into its own environment.
+bool has_launcher_of_mpi() {
+  constexpr const char* kVariables[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PALS_RANKID"};
+  return std::any_of(std::begin(kVariables), std::end(kVariables),
+                     [](const char* name) { return std::getenv(name) != nullptr; });
+}
+
+bool launched_by_mpi = false;
+
 }  // namespace
 
 MpiEnvironment::MpiEnvironment() {
+  launched_by_mpi = has_launcher_of_mpi();
   allow_windows_over_tcp();
   // More ranks than cores is normal on workstations: a rank that waits inside MPI lets others run.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
@@ -91,6 +105,18 @@ MpiEnvironment::~MpiEnvironment() {
 void abort_all_ranks(int exit_code) {
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
+}
+
+int rank_told_by_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID"}) {
+    if (std::getenv(name) != nullptr) return static_cast<int>(environment_number(name));
+  }
+  return 0;
+}
+
+void let_lower_ranks_speak(int rank) {
+  constexpr int kMostTurns = 4;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500) * std::min(rank, kMostTurns));
 }
 
 std::vector<std::pair<std::string, std::string>> mpi_description() {
@@ -116,10 +142,7 @@ std::vector<std::pair<std::string, std::string>> mpi_description() {
 void refuse_accidental_singleton() {
   int size = 0;
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  if (size > 1) return;
-  for (const char* launched_by_mpi : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PALS_RANKID"}) {
-    if (std::getenv(launched_by_mpi) != nullptr) return;
-  }
+  if (size > 1 || launched_by_mpi) return;
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) {
     const long tasks = environment_number(name);
     if (tasks > 1) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <sstream>
 
+#include "hat/checkpoint/checkpoint_survey.hpp"
 #include "hat/core/error.hpp"
 
 namespace hat {
@@ -107,6 +108,8 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
   require_same(checkpoint, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
   require_same(checkpoint, "batch_tokens", std::to_string(plan.deck.batch_tokens),
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
+  require_same(checkpoint, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
+               stored_value(state.deck, "optimizer").value_or("unknown"));
   require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
                std::to_string(state.model.max_length));
   if (state.step > plan.end_step) {
@@ -114,6 +117,12 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
         folder, "train.steps",
         fmt::format("the checkpoint is of step {}, beyond the {} steps of the deck", state.step, plan.end_step));
   }
+}
+
+void check_undamaged(const CheckpointReader& checkpoint) {
+  const CheckpointSurvey survey = survey_checkpoint(checkpoint.folder());
+  // A problem is a whole line that begins with the file.
+  if (!survey.problems.empty()) throw InputError(checkpoint.folder().string(), "resume", survey.problems.front());
 }
 
 }  // namespace hat

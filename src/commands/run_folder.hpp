@@ -21,4 +21,7 @@ std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);
 /// model, the same data in the same order.
 void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan, const Dataset& dataset);
 
+/// Reads all of the checkpoint; throws InputError when anything is damaged, before the run folder is touched.
+void check_undamaged(const CheckpointReader& checkpoint);
+
 }  // namespace hat

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -87,6 +89,17 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
   }
 }
 
+/// Each worker holds the parameters and their gradient at least.
+void check_memory(const Deck& deck) {
+  const double needed = 2.0 * sizeof(float) * static_cast<double>(make_layout(deck.model).size());
+  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  if (needed <= there) return;
+  throw InputError("deck", "model",
+                   fmt::format("a worker needs {:.3g} GB for the parameters and their gradient alone; this machine has "
+                               "{:.3g} GB of memory",
+                               needed / 1e9, there / 1e9));
+}
+
 /// Everything that can be refused is refused here; nothing is written.
 void prepare(const Communicator& world, const std::vector<int>& node_of_rank, Deck deck, const std::string& deck_text,
              Setup& setup) {
@@ -96,6 +109,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
+  check_memory(deck);
   setup.plan = make_run_plan(deck, roles);
   setup.plan.deck_text = deck_text;
   DataOrder order(*setup.dataset, deck.seed, deck.batch_tokens, deck.model.max_length, deck.data.long_documents);
@@ -105,6 +119,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
     setup.checkpoint.emplace(checkpoint_to_continue(deck.output));
     check_continuation(*setup.checkpoint, setup.plan, *setup.dataset);
     setup.plan.first_step = setup.checkpoint->state().step;
+    if (setup.server == 0) check_undamaged(*setup.checkpoint);
   }
 }
 
@@ -205,6 +220,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
     run_roles(setup, world);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
+    let_lower_ranks_speak(world.rank());
     fmt::print(stderr, "hat: rank {} ({}): {}\n", world.rank(), role_name(setup.plan.roles, world.rank()),
                error.what());
     std::fflush(stderr);

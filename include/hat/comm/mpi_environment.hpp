@@ -22,6 +22,13 @@ class MpiEnvironment {
 /// Ends all ranks of the job with this exit code. For errors while communication is in flight.
 [[noreturn]] void abort_all_ranks(int exit_code);
 
+/// Rank of this process as its launcher tells it, without MPI; 0 when nobody does.
+int rank_told_by_launcher();
+
+/// Waits 1.5 s for each lower rank (at most 6 s) before an error is reported that other ranks probably have as
+/// well. The first to end with an error takes the others down, so that the user reads one line and not one per rank.
+void let_lower_ranks_speak(int rank);
+
 /// Name and value pairs for `hat info`: library version, thread level, which components are in use.
 std::vector<std::pair<std::string, std::string>> mpi_description();
 
