@@ -107,6 +107,9 @@ void Server::Impl::handle(Mail& mail) {
 // Mail first: answers are short and somebody waits for them. Then bodies, then a piece of update work.
 bool Server::Impl::progress() {
   bool any = false;
+  // One update per push: a gradient that waits here grows later with every other that is let in before it, and workers
+  // that get leases faster than updates are made would run away from them.
+  while (plan.unbounded() && shard.progress()) any = true;
   while (const std::unique_ptr<Mail> mail = mailbox.try_receive()) {
     handle(*mail);
     any = true;
