@@ -14,42 +14,20 @@ constexpr uint64_t kShuffleStream = 0x5348554646ULL << 24;
 constexpr uint64_t kValidationStream = 0x56414c4944ULL << 24;
 // Positions of every so many steps are remembered, so that going back is cheap without one entry per step.
 constexpr int64_t kAnchorSteps = 64;
-
-/// Where a step begins in an epoch's order: piece of the document at `position` that starts at token `begin`.
-struct Cursor {
-  int64_t position = 0;
-  int64_t begin = 0;
-};
 }  // namespace
 
 struct DataOrder::State {
+  std::vector<int64_t> first_piece;  // of each document, and the end: pieces are numbered through all documents
   int64_t epoch = -1;
-  std::vector<int64_t> order;           // documents in the order of the epoch
-  std::vector<Cursor> anchors;          // of steps 0, kAnchorSteps, 2 kAnchorSteps ... of the epoch
+  std::vector<int64_t> order;           // pieces in the order of the epoch
+  std::vector<int64_t> anchors;         // position in `order` of steps 0, kAnchorSteps, 2 kAnchorSteps ... of the epoch
   std::vector<int64_t> first_steps{0};  // global index of the first step of each epoch known so far, and the end
-  Cursor next;                          // where the step after `current` begins
+  int64_t next = 0;                     // position of the step after `current`
   int64_t next_local = 0;               // its index in the epoch
   Step current;
 };
 
 namespace {
-/// Appends the sequences of one step (none is taken over the epoch's end) and returns where the next one begins.
-/// `step` may be null to only move on.
-Cursor take_step(const Dataset& dataset, const std::vector<int64_t>& order, Cursor cursor, int64_t batch_tokens,
-                 int64_t max_length, Step* step) {
-  int64_t taken = 0;
-  while (taken < batch_tokens && cursor.position < static_cast<int64_t>(order.size())) {
-    const int64_t document = order[static_cast<size_t>(cursor.position)];
-    const int64_t left = dataset.length(Split::train, document) - cursor.begin;
-    const int64_t length = std::min(left, max_length);
-    if (step != nullptr) step->sequences.push_back({document, cursor.begin, length});
-    taken += length;
-    cursor = length == left ? Cursor{cursor.position + 1, 0} : Cursor{cursor.position, cursor.begin + length};
-  }
-  if (step != nullptr) step->target_tokens = taken;
-  return cursor;
-}
-
 /// Fisher-Yates with counter-based random numbers.
 void shuffle(std::vector<int64_t>& values, uint64_t seed, uint64_t stream) {
   for (uint64_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_below(seed, stream, i, i)]);
@@ -63,30 +41,54 @@ DataOrder::DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens
       max_length_(max_length),
       state_(std::make_shared<State>()) {
   if (batch_tokens < 1 || max_length < 1) throw Error("batch_tokens and max_length are positive");
-  if (policy == LongPolicy::refuse) {
-    for (int64_t document = 0; document < dataset.documents(Split::train); ++document) {
-      if (dataset.length(Split::train, document) > max_length) {
-        throw InputError(dataset.path().string(), "train",
-                         fmt::format("document {} has {} tokens, model.max_length is {} and data.long = refuse",
-                                     document, dataset.length(Split::train, document), max_length));
-      }
+  const int64_t documents = dataset.documents(Split::train);
+  state_->first_piece.resize(static_cast<size_t>(documents) + 1, 0);
+  for (int64_t document = 0; document < documents; ++document) {
+    const int64_t length = dataset.length(Split::train, document);
+    if (policy == LongPolicy::refuse && length > max_length) {
+      throw InputError(dataset.path().string(), "train",
+                       fmt::format("document {} has {} tokens, model.max_length is {} and data.long = refuse", document,
+                                   length, max_length));
     }
+    const auto d = static_cast<size_t>(document);
+    state_->first_piece[d + 1] = state_->first_piece[d] + (length + max_length - 1) / max_length;
   }
+}
+
+Sequence DataOrder::piece(int64_t number) const {
+  const std::vector<int64_t>& first_piece = state_->first_piece;
+  const auto after = std::upper_bound(first_piece.begin(), first_piece.end(), number);
+  const int64_t document = (after - first_piece.begin()) - 1;
+  const int64_t begin = (number - first_piece[static_cast<size_t>(document)]) * max_length_;
+  return {document, begin, std::min(dataset_.length(Split::train, document) - begin, max_length_)};
+}
+
+// Appends the sequences of the step at `position` (none is taken over the epoch's end) and returns where the next one
+// begins. `step` may be null to only move on.
+int64_t DataOrder::take_step(int64_t position, Step* step) const {
+  int64_t taken = 0;
+  for (; taken < batch_tokens_ && position < static_cast<int64_t>(state_->order.size()); ++position) {
+    const Sequence sequence = piece(state_->order[static_cast<size_t>(position)]);
+    taken += sequence.length;
+    if (step != nullptr) step->sequences.push_back(sequence);
+  }
+  if (step != nullptr) step->target_tokens = taken;
+  return position;
 }
 
 void DataOrder::start_epoch(int64_t epoch) {
   State& state = *state_;
   state.epoch = epoch;
-  state.order.resize(static_cast<size_t>(dataset_.documents(Split::train)));
+  state.order.resize(static_cast<size_t>(state.first_piece.back()));
   std::iota(state.order.begin(), state.order.end(), int64_t{0});
   shuffle(state.order, seed_, kShuffleStream + static_cast<uint64_t>(epoch));
   state.anchors.clear();
   int64_t steps = 0;
-  for (Cursor cursor; cursor.position < static_cast<int64_t>(state.order.size()); ++steps) {
-    if (steps % kAnchorSteps == 0) state.anchors.push_back(cursor);
-    cursor = take_step(dataset_, state.order, cursor, batch_tokens_, max_length_, nullptr);
+  for (int64_t position = 0; position < static_cast<int64_t>(state.order.size()); ++steps) {
+    if (steps % kAnchorSteps == 0) state.anchors.push_back(position);
+    position = take_step(position, nullptr);
   }
-  state.next = {};
+  state.next = 0;
   state.next_local = 0;
   if (static_cast<int64_t>(state.first_steps.size()) == epoch + 1) {
     state.first_steps.push_back(state.first_steps.back() + steps);
@@ -116,10 +118,10 @@ const Step& DataOrder::step(int64_t index) {
     state.next_local = local / kAnchorSteps * kAnchorSteps;
   }
   for (; state.next_local < local; ++state.next_local) {
-    state.next = take_step(dataset_, state.order, state.next, batch_tokens_, max_length_, nullptr);
+    state.next = take_step(state.next, nullptr);
   }
   state.current = Step{index, epoch, {}, 0};
-  state.next = take_step(dataset_, state.order, state.next, batch_tokens_, max_length_, &state.current);
+  state.next = take_step(state.next, &state.current);
   state.next_local = local + 1;
   return state.current;
 }

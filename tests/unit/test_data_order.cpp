@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "hat/dataset/data_order.hpp"
 #include "hat/dataset/dataset_writer.hpp"
@@ -34,12 +36,13 @@ class DataOrderTest : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(DataOrderTest, EveryTokenOnceAnEpochInRisingPieces) {
+TEST_F(DataOrderTest, EveryTokenOnceAnEpoch) {
   const Dataset dataset = make_long_tail();
   DataOrder order(dataset, 7, 100, 64, LongPolicy::cut);
   int64_t index = 0;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::map<int64_t, int64_t> trained;
+    std::set<std::pair<int64_t, int64_t>> begun;
     const int64_t steps = order.steps_per_epoch(epoch);
     for (int64_t s = 0; s < steps; ++s, ++index) {
       const Step& step = order.step(index);
@@ -47,7 +50,8 @@ TEST_F(DataOrderTest, EveryTokenOnceAnEpochInRisingPieces) {
       EXPECT_EQ(step.epoch, epoch);
       int64_t tokens = 0;
       for (const Sequence& sequence : step.sequences) {
-        EXPECT_EQ(trained[sequence.document], sequence.begin);
+        EXPECT_TRUE(begun.emplace(sequence.document, sequence.begin).second) << "a piece came twice";
+        EXPECT_EQ(sequence.begin % 64, 0);
         EXPECT_LE(sequence.length, 64);
         EXPECT_GE(sequence.length, 1);
         trained[sequence.document] += sequence.length;
@@ -62,6 +66,27 @@ TEST_F(DataOrderTest, EveryTokenOnceAnEpochInRisingPieces) {
     EXPECT_EQ(static_cast<int64_t>(trained.size()), dataset.documents(Split::train));
     for (const auto& [document, tokens] : trained) EXPECT_EQ(tokens, dataset.length(Split::train, document));
   }
+}
+
+// A long document whose pieces stood behind each other would fill whole steps, and their gradients would speak of it
+// alone.
+TEST_F(DataOrderTest, PiecesOfADocumentAreSpreadOverTheEpoch) {
+  const Dataset dataset = make_long_tail();
+  DataOrder order(dataset, 7, 100, 64, LongPolicy::cut);
+  int64_t neighbours = 0;
+  int64_t pieces = 0;
+  Sequence before;
+  for (int64_t s = 0; s < order.steps_per_epoch(0); ++s) {
+    for (const Sequence& sequence : order.step(s).sequences) {
+      if (sequence.begin > 0) {
+        ++pieces;
+        if (before.document == sequence.document) ++neighbours;
+      }
+      before = sequence;
+    }
+  }
+  EXPECT_GE(pieces, 40);
+  EXPECT_LE(neighbours, pieces / 10);
 }
 
 TEST_F(DataOrderTest, AnyOrderOfCallsGivesTheSameSteps) {

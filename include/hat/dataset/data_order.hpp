@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hat/config/deck.hpp"
@@ -18,8 +19,10 @@ struct Step {
 };
 
 /// The order in which the training documents are used. Everybody who makes one from the same arguments sees the same
-/// steps, so nobody has to send them. Each epoch is a seeded global shuffle of all documents; pieces of a cut document
-/// stay in order behind each other. A step takes sequences until it has at least batch_tokens target tokens.
+/// steps, so nobody has to send them. Each epoch is a seeded global shuffle of all sequences: the pieces of a cut
+/// document are shuffled like documents of their own, or a long one would fill whole steps and every gradient would
+/// speak of one document only. A step takes sequences until it has at least batch_tokens target tokens. Memory: 8 bytes
+/// per document and 8 per sequence.
 class DataOrder {
  public:
   /// Throws InputError when a document is longer than max_length and the policy is refuse.
@@ -31,11 +34,12 @@ class DataOrder {
 
  private:
   void start_epoch(int64_t epoch);
+  Sequence piece(int64_t number) const;
+  int64_t take_step(int64_t position, Step* step) const;
   const Dataset& dataset_;
   uint64_t seed_;
   int64_t batch_tokens_;
   int64_t max_length_;
-  // Private state: implementation's choice.
   struct State;
   std::shared_ptr<State> state_;
 };
