@@ -25,7 +25,8 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
                   .optimizer = Optimizer(plan_.deck.optimizer, plan_.layout, plan_.shards.parts[i]),
                   .next_step = plan_.first_step,
                   .sums = {},
-                  .tokens_done = {}}));
+                  .tokens_done = {},
+                  .steps_done = {}}));
   }
 }
 
@@ -192,7 +193,9 @@ void Shard::finish(Update& update) {
   tokens += static_cast<int64_t>(update.tokens);
   if (tokens == step_tokens(update.step)) {
     part.tokens_done.erase(update.step);
-    part_completed_step(part, update.step);
+    part.steps_done.insert(update.step);
+    // A step may be complete before an earlier one is; what training has after it, the part has only then.
+    while (part.steps_done.erase(part.next_step) > 0) part_completed_step(part, part.next_step++);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -53,9 +54,10 @@ class Shard {
     int64_t index = 0;  // in ShardPlan::parts
     SlotPublisher slots;
     Optimizer optimizer;
-    int64_t next_step = 0;                   // bounded: the step whose update comes next
+    int64_t next_step = 0;                   // the first step that is not complete
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
+    std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
   };
   /// An update under way or waiting for its clipping factor.
   struct Update {
