@@ -382,6 +382,46 @@ TEST(Orthogonalize, OfTheTransposedIsTheTransposed) {
   }
 }
 
+/// a (m, k) times b (k, n), both row-major.
+std::vector<double> product(int64_t m, int64_t k, int64_t n, const std::vector<double>& a,
+                            const std::vector<double>& b) {
+  std::vector<double> result(static_cast<size_t>(m * n), 0.0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t j = 0; j < n; ++j) {
+        result[static_cast<size_t>(i * n + j)] += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(l * n + j)];
+      }
+    }
+  }
+  return result;
+}
+
+// X <- a X + (b A + c A A) X with A = X X^T, five times, in double precision.
+TEST(Orthogonalize, IsFiveNewtonSchulzIterations) {
+  constexpr int64_t kRows = 9;
+  constexpr int64_t kColumns = 21;
+  std::vector<float> matrix = random_values(kRows * kColumns, 6);
+  std::vector<double> x(matrix.begin(), matrix.end());
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  for (double& value : x) value /= std::sqrt(sum) + 1e-7;
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    std::vector<double> transposed(x.size());
+    for (int64_t i = 0; i < kRows; ++i) {
+      for (int64_t j = 0; j < kColumns; ++j) {
+        transposed[static_cast<size_t>(j * kRows + i)] = x[static_cast<size_t>(i * kColumns + j)];
+      }
+    }
+    const std::vector<double> gram = product(kRows, kColumns, kRows, x, transposed);
+    std::vector<double> polynomial = product(kRows, kRows, kRows, gram, gram);
+    for (size_t i = 0; i < gram.size(); ++i) polynomial[i] = 2.0315 * polynomial[i] - 4.7750 * gram[i];
+    const std::vector<double> change = product(kRows, kRows, kColumns, polynomial, x);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + change[i];
+  }
+  orthogonalize(kRows, kColumns, matrix);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(matrix[i], x[i], 1e-4) << i;
+}
+
 TEST(Orthogonalize, ZeroStaysZero) {
   std::vector<float> matrix(4 * 6, 0.0F);
   orthogonalize(4, 6, matrix);
