@@ -49,7 +49,6 @@ Split make_split(const std::vector<int64_t>& lengths) {
 
 uint64_t write_array(hat::hdf5::Group& group, const std::string& name, Element element, int64_t rows,
                      const void* values) {
-  // One row at least may not exist: an array of none is written as none.
   auto array = group.create_array(name, element, {rows, 1, true});
   if (rows > 0) array.write_raw(0, rows, element, values);
   Checksum checksum;
@@ -71,7 +70,7 @@ void write(const std::string& path, const Split (&splits)[2]) {
     tokenizer.set_number<int64_t>("vocabulary", kEndOfText + 1);
     tokenizer.set_number<int64_t>("end_of_text", kEndOfText);
     uint64_t checksums[4];
-    for (int s = 0; s < 2; ++s) {
+    for (size_t s = 0; s < 2; ++s) {
       const Split& split = splits[s];
       auto group = root.create_group(hat::dataset_format::kSplitNames[s]);
       const auto tokens = static_cast<int64_t>(split.tokens.size());
