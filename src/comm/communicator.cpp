@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 
 #include "check.hpp"
@@ -17,20 +18,21 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 
 struct Request::Impl {
   std::vector<MPI_Request> requests;
+
+  Impl() = default;
+  ~Impl() {
+    // A rank that fails leaves by abort: what it has under way may never complete, because others wait for it.
+    if (std::uncaught_exceptions() > 0) return;
+    MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 };
 
 Request::Request() = default;
 Request::Request(Request&&) noexcept = default;
-Request& Request::operator=(Request&& other) noexcept {
-  if (this != &other) {
-    if (impl_) MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE);
-    impl_ = std::move(other.impl_);
-  }
-  return *this;
-}
-Request::~Request() {
-  if (impl_) MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE);
-}
+Request& Request::operator=(Request&&) noexcept = default;
+Request::~Request() = default;
 
 bool Request::test() {
   if (!impl_) return true;

@@ -10,7 +10,8 @@
 namespace hat {
 
 /// Communication under way. Move-only; must be complete (test() or wait() said so) before the data it uses goes away:
-/// the destructor waits.
+/// the destructor waits, except while an exception unwinds: then nothing can be waited for, and the job must be aborted
+/// without another call of MPI.
 class Request {
  public:
   Request();
