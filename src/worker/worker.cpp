@@ -44,7 +44,8 @@ struct Worker::Impl : PassObserver {
   void before_backward() override;
   void after_backward(int64_t block) override;
 
-  ParameterCache::Need need(int64_t block, int64_t step) const;
+  ParameterCache::Need need(int64_t block, const Lease& lease) const;
+  void prefetch(const Lease& lease);
   void send(int64_t block);
   void send_all_clipped();
   double gradient_norm(int64_t first_block, int64_t end_block);
@@ -114,6 +115,7 @@ Lease Worker::Impl::train(const Lease& lease) {
   close_steps_before(lease.step);
   current = lease;
   leases.ask(/*idle=*/false, closed_step);
+  prefetch(lease);  // started before already, unless this worker was idle
   const PackedBatch batch = leases.take_batch();
   unit_tokens = static_cast<int64_t>(batch.targets.size());
   {
@@ -140,21 +142,27 @@ Lease Worker::Impl::train(const Lease& lease) {
   return next;
 }
 
-ParameterCache::Need Worker::Impl::need(int64_t block, int64_t step) const {
+// Validation is of version `step` of every block; unbounded, where versions do not belong to steps, of the newest:
+// nothing is in flight then.
+ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const {
+  if (plan.unbounded()) return {.version = 0, .rule = SlotPull::Rule::freshest};
+  if (lease.kind == LeaseKind::evaluate) return {.version = lease.step, .rule = SlotPull::Rule::exact};
   const bool freshest =
       plan.deck.staleness_rule == StalenessRule::freshest && !plan.is_barrier[static_cast<size_t>(block)];
-  return {.version = plan.oldest_version(block, step),
-          .rule = plan.unbounded() || freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact};
+  return {.version = plan.oldest_version(block, lease.step),
+          .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact};
+}
+
+// Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.
+void Worker::Impl::prefetch(const Lease& lease) {
+  for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
+    cache.prefetch(block, need(block, lease));
+  }
 }
 
 void Worker::Impl::before_forward(int64_t block) {
   waiting.progress();
-  const auto b = static_cast<size_t>(block);
-  parameters[b] = cache.acquire(
-      block, current.kind == LeaseKind::train
-                 ? need(block, current.step)
-                 : ParameterCache::Need{.version = plan.unbounded() ? 0 : current.step,
-                                        .rule = plan.unbounded() ? SlotPull::Rule::freshest : SlotPull::Rule::exact});
+  parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
@@ -162,11 +170,7 @@ void Worker::Impl::before_backward() {
   next = leases.take_lease();
   last_of_step = next.kind != LeaseKind::train || next.step > current.step;
   sender.begin();
-  if (next.kind == LeaseKind::train) {
-    for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
-      cache.prefetch(block, need(block, next.step));
-    }
-  }
+  if (next.kind == LeaseKind::train) prefetch(next);
 }
 
 void Worker::Impl::after_backward(int64_t block) {
@@ -224,6 +228,7 @@ void Worker::Impl::close_steps_before(int64_t step) {
 
 void Worker::Impl::evaluate(const Lease& lease) {
   current = lease;
+  prefetch(lease);
   const PackedBatch batch = leases.take_batch();
   // Only the parameters are waited for in this pass.
   struct Observer : PassObserver {
@@ -248,6 +253,7 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.pushed_bytes = sender.pushed_bytes();
   if (worker == 0 && sampler) {
     current = {.kind = LeaseKind::evaluate, .step = end_step};
+    prefetch(current);
     for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) before_forward(block);
     summary.sample = sampler(model, parameters);
   }
