@@ -1,5 +1,6 @@
 #include "commands/run_folder.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -93,11 +94,11 @@ fs::path checkpoint_to_continue(const fs::path& run) {
 void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan, const Dataset& dataset) {
   const CheckpointState& state = checkpoint.state();
   const std::string folder = checkpoint.folder().string();
-  const ModelLayout stored = make_layout(state.model);
-  const bool same_names =
-      stored.blocks.size() == plan.layout.blocks.size() && state.model.family == plan.deck.model.family;
-  if (!same_names || stored.size() != plan.layout.size() || state.model.heads != plan.deck.model.heads ||
-      state.model.vocabulary != plan.deck.model.vocabulary || state.model.width != plan.deck.model.width) {
+  const ModelConfig& then = state.model;
+  const ModelConfig& now = plan.deck.model;
+  if (then.family != now.family || then.width != now.width || then.layers != now.layers || then.heads != now.heads ||
+      kv_heads(then) != kv_heads(now) || mlp_width(then) != mlp_width(now) || then.vocabulary != now.vocabulary ||
+      then.tied != now.tied) {
     throw InputError(folder, "model", "is of another shape than the deck's model");
   }
   if (state.dataset_identity != dataset.identity()) {
@@ -112,6 +113,15 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                stored_value(state.deck, "optimizer").value_or("unknown"));
   require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
                std::to_string(state.model.max_length));
+  require_same(checkpoint, "model.norm_epsilon", fmt::to_string(now.norm_epsilon), fmt::to_string(then.norm_epsilon));
+  require_same(checkpoint, "model.rope_base", fmt::to_string(now.rope_base), fmt::to_string(then.rope_base));
+  const bool one_per_step = std::all_of(state.block_versions.begin(), state.block_versions.end(),
+                                        [&](int64_t version) { return version == state.step; });
+  if (!plan.unbounded() && !one_per_step) {
+    throw InputError(folder, "staleness",
+                     "was unbounded when this run began: its blocks have had one update per push, not per step; "
+                     "continue it unbounded");
+  }
   if (state.step > plan.end_step) {
     throw InputError(
         folder, "train.steps",
