@@ -13,7 +13,7 @@ namespace hat {
 
 namespace {
 
-constexpr int64_t kNormsKept = 16;  // clip = previous looks back 1 + S steps
+constexpr int64_t kNormsKept = 65;  // clip = previous looks back 1 + S steps, and S is at most 64
 
 // A validation group is as long as two training units: long enough to be fast, short enough to spread over the workers.
 std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Dataset& dataset) {
