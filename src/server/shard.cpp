@@ -1,6 +1,7 @@
 #include "server/shard.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "hat/core/error.hpp"
@@ -117,6 +118,11 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   double sum_of_squares = 0;
   const Stream stream{Device{}};
   operations(DeviceKind::cpu).sum_of_squares(stream, place.count, sum.sum(), &sum_of_squares);
+  if (!std::isfinite(sum_of_squares)) {  // one update with it would spoil the parameters, and the next checkpoint
+    throw Error(fmt::format("the loss has diverged: the gradient of block {} in step {} is not a number; the learning "
+                            "rate may be too high, or the start values too large",
+                            plan_.layout.blocks[static_cast<size_t>(place.block)].name, header.step));
+  }
   const auto tokens = static_cast<double>(sum.step_tokens());
   clipping_.part_complete(part.index, header.step, sum_of_squares / (tokens * tokens));
   updates_.push_back(
@@ -138,8 +144,8 @@ LearningRates Shard::rates(int64_t step) const {
           .muon = plan_.deck.optimizer.muon_learning_rate * factor};
 }
 
-// Steps of a part are applied in order; a sum never completes before the one of the step before, but its clipping
-// factor may come earlier.
+// Steps of a part are applied in order. With S > 0 a sum can be complete, and its clipping factor known, while a slow
+// worker still owes its push to the step before.
 bool Shard::try_start(Update& update) {
   if (update.started) return true;
   const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];

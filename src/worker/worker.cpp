@@ -199,6 +199,10 @@ double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
 void Worker::Impl::send_all_clipped() {
   const auto blocks = static_cast<int64_t>(parameters.size());
   const double whole = gradient_norm(0, blocks);
+  if (!std::isfinite(whole)) {  // as servers refuse it where they add pushes up
+    throw Error(fmt::format("the loss has diverged: the gradient of unit {} of step {} is not a number", current.unit,
+                            current.step));
+  }
   for (int64_t block = blocks - 1; block >= 0; --block) {
     double norm = -1.0;
     switch (plan.deck.clip.rule) {
