@@ -102,6 +102,8 @@ bool SlotPull::all_complete() {
 bool SlotPull::step() {
   while (state_ != State::done) {
     if (!all_complete()) return false;
+    // In shared memory a get is a plain copy by this processor: those that follow must not be taken before it.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     const auto [oldest, newest] = std::minmax_element(words_.begin(), words_.end());
     switch (state_) {
       case State::look:
