@@ -119,9 +119,10 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   const Stream stream{Device{}};
   operations(DeviceKind::cpu).sum_of_squares(stream, place.count, sum.sum(), &sum_of_squares);
   if (!std::isfinite(sum_of_squares)) {  // one update with it would spoil the parameters, and the next checkpoint
-    throw Error(fmt::format("the loss has diverged: the gradient of block {} in step {} is not a number; the learning "
-                            "rate may be too high, or the start values too large",
-                            plan_.layout.blocks[static_cast<size_t>(place.block)].name, header.step));
+    throw Error(
+        fmt::format("the loss has diverged: the gradient of block {} in step {} is not a number; the learning "
+                    "rate may be too high, or the start values too large",
+                    plan_.layout.blocks[static_cast<size_t>(place.block)].name, header.step));
   }
   const auto tokens = static_cast<double>(sum.step_tokens());
   clipping_.part_complete(part.index, header.step, sum_of_squares / (tokens * tokens));
