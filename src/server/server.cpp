@@ -44,6 +44,7 @@ struct Server::Impl {
 
   void handle(Mail& mail);
   bool progress();
+  void say_alive();
   void check_time_out();
 
   const RunPlan& plan;
@@ -57,6 +58,7 @@ struct Server::Impl {
   std::unique_ptr<Coordinator> coordinator;  // on server 0
   bool shut_down = false;                    // told so by server 0
   double last_event_s = now_s();
+  double last_alive_s = now_s();  // of server 0: when it said so
 };
 
 void Server::Impl::handle(Mail& mail) {
@@ -66,6 +68,8 @@ void Server::Impl::handle(Mail& mail) {
       return;
     case MessageKind::norm_total:
       clipping.receive(mail.open<NormTotal>());
+      return;
+    case MessageKind::alive:
       return;
     case MessageKind::shutdown:
       shut_down = true;
@@ -120,17 +124,28 @@ bool Server::Impl::progress() {
     post_to_server(written, 0);
     any = true;
   }
-  if (coordinator) any = coordinator->progress() || any;
+  if (coordinator) {
+    any = coordinator->progress() || any;
+    say_alive();
+  }
   if (any) last_event_s = now_s();
   check_time_out();
   return any;
+}
+
+// Server 0 notices when a worker falls silent, and ends the job. The other servers only watch over server 0.
+void Server::Impl::say_alive() {
+  const double now = now_s();
+  if (coordinator->finished() || now - last_alive_s < plan.deck.timeout_s / 4) return;
+  last_alive_s = now;
+  for (int other = 1; other < plan.roles.servers(); ++other) post_to_server(Alive{}, other);
 }
 
 void Server::Impl::check_time_out() {
   const double waited = now_s() - last_event_s;
   if (waited < plan.deck.timeout_s) return;
   throw Error(fmt::format("server {} heard nothing for {:.0f} s (timeout_s); waiting for {}", server, waited,
-                          coordinator ? coordinator->waiting_for() : "pushes or the end"));
+                          coordinator ? coordinator->waiting_for() : "a word from server 0"));
 }
 
 Server::Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,

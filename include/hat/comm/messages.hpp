@@ -21,6 +21,7 @@ enum class MessageKind : int32_t {
   step_complete,
   checkpoint_written,
   worker_summary,
+  alive,
   shutdown,
 };
 
@@ -181,6 +182,14 @@ struct WorkerSummary {
     f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
         f(sample);
   }
+};
+
+/// server 0 -> the other servers, several times in every timeout_s: it is there, though nothing needs to be said.
+/// (During validation workers only pull, and of gets a server notices nothing.)
+struct Alive {
+  static constexpr MessageKind kKind = MessageKind::alive;
+  template <class F>
+  void fields(F&) {}
 };
 
 /// server 0 -> the other servers: everything is done.
