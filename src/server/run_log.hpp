@@ -32,8 +32,6 @@ class RunLog {
   /// The closing summary, and status "finished".
   void finish();
 
-  int64_t trained_tokens() const { return trained_tokens_; }
-
  private:
   void write_status(const std::string& status);
   double seconds() const;

@@ -36,7 +36,6 @@ class GradientSender {
   void enter_rings_with_zeros(int64_t step);
 
   void progress();
-  bool idle() const { return rings_.empty() && sending_.empty(); }
   /// Waits until everything has left.
   void finish();
 
