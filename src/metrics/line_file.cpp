@@ -4,8 +4,19 @@
 
 namespace hat {
 
+namespace {
+// A writer that was killed may have left half a line; the next one must not begin behind it.
+bool ends_in_half_a_line(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::ate);
+  if (!file || file.tellg() == 0) return false;
+  file.seekg(-1, std::ios::end);
+  return file.get() != '\n';
+}
+}  // namespace
+
 LineFile::LineFile(const std::filesystem::path& path) : path_(path), file_(path, std::ios::app) {
   if (!file_) throw InputError(path.string(), "", "cannot be opened for writing");
+  if (ends_in_half_a_line(path)) file_ << '\n';
 }
 
 void LineFile::append(std::string line) {
