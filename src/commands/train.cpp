@@ -158,7 +158,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
 }
 
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(const Setup& setup, const Communicator& world) {
+void run_roles(Setup& setup, const Communicator& world) {
   const RunPlan& plan = setup.plan;
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
@@ -167,7 +167,8 @@ void run_roles(const Setup& setup, const Communicator& world) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
     server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint);
   }
-  world.barrier();  // start values are published
+  setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
+  world.barrier();           // start values are published
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
     const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters) {
