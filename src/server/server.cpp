@@ -57,8 +57,8 @@ struct Server::Impl {
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
   bool shut_down = false;                    // told so by server 0
-  double last_event_s = now_s();
-  double last_alive_s = now_s();  // of server 0: when it said so
+  double last_event_s = 0;  // 0: the loop has not begun; until then, a slow start of another rank is no silence
+  double last_alive_s = 0;  // of server 0: when it said so
 };
 
 void Server::Impl::handle(Mail& mail) {
@@ -128,7 +128,7 @@ bool Server::Impl::progress() {
     any = coordinator->progress() || any;
     say_alive();
   }
-  if (any) last_event_s = now_s();
+  if (any || last_event_s == 0) last_event_s = now_s();
   check_time_out();
   return any;
 }
