@@ -67,8 +67,9 @@ Sequence DataOrder::piece(int64_t number) const {
 // begins. `step` may be null to only move on.
 int64_t DataOrder::take_step(int64_t position, Step* step) const {
   int64_t taken = 0;
-  for (; taken < batch_tokens_ && position < static_cast<int64_t>(state_->order.size()); ++position) {
+  for (; position < static_cast<int64_t>(state_->order.size()); ++position) {
     const Sequence sequence = piece(state_->order[static_cast<size_t>(position)]);
+    if (taken > 0 && taken + sequence.length / 2 >= batch_tokens_) break;
     taken += sequence.length;
     if (step != nullptr) step->sequences.push_back(sequence);
   }

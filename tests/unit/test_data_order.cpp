@@ -55,12 +55,12 @@ TEST_F(DataOrderTest, EveryTokenOnceAnEpoch) {
         EXPECT_LE(sequence.length, 64);
         EXPECT_GE(sequence.length, 1);
         trained[sequence.document] += sequence.length;
-        EXPECT_TRUE(tokens < 100) << "a sequence was added to a full step";
+        EXPECT_TRUE(tokens == 0 || tokens + sequence.length / 2 < 100) << "a sequence was added to a full step";
         tokens += sequence.length;
       }
       EXPECT_EQ(step.target_tokens, tokens);
       if (s + 1 < steps) {
-        EXPECT_GE(tokens, 100);
+        EXPECT_GE(tokens, 100 - 32);
       }
     }
     EXPECT_EQ(static_cast<int64_t>(trained.size()), dataset.documents(Split::train));
