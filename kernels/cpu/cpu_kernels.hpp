@@ -51,7 +51,6 @@ void fill(const Stream& stream, int64_t n, float value, float* y);
 void copy(const Stream& stream, int64_t n, const float* x, float* y);
 void add(const Stream& stream, int64_t n, const float* x, float* y);
 void scale(const Stream& stream, int64_t n, float alpha, float* y);
-void axpy(const Stream& stream, int64_t n, float alpha, const float* x, float* y);
 void sum_of_squares(const Stream& stream, int64_t n, const float* x, double* sum);
 
 }  // namespace hat::cpu

@@ -22,11 +22,6 @@ void scale(const Stream& stream, int64_t n, float alpha, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] *= alpha;
 }
 
-void axpy(const Stream& stream, int64_t n, float alpha, const float* x, float* y) {
-#pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
-  for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
-}
-
 void sum_of_squares(const Stream&, int64_t n, const float* x, double* sum) {
   // One thread, so that the order of the additions is fixed; memory bandwidth is the limit anyway.
   double total = 0.0;

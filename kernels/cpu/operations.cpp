@@ -29,7 +29,6 @@ const Operations& operations(DeviceKind) {
       .copy = cpu::copy,
       .add = cpu::add,
       .scale = cpu::scale,
-      .axpy = cpu::axpy,
       .sum_of_squares = cpu::sum_of_squares,
   };
   return kCpu;

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "check.hpp"
+#include "hat/comm/backoff.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 
 namespace hat {
@@ -89,12 +91,6 @@ Communicator Communicator::split(int colour) const {
   return Communicator(std::make_unique<Impl>(comm));
 }
 
-Communicator Communicator::duplicate() const {
-  MPI_Comm comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(impl_->comm, &comm), "MPI_Comm_dup");
-  return Communicator(std::make_unique<Impl>(comm));
-}
-
 std::vector<int> Communicator::node_of_rank() const {
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
@@ -108,6 +104,19 @@ std::vector<int> Communicator::node_of_rank() const {
 }
 
 void Communicator::barrier() const { check_mpi(MPI_Barrier(impl_->comm), "MPI_Barrier"); }
+
+void Communicator::wait_barrier(double timeout_s, const std::string& what) const {
+  Request request;
+  request.impl_ = std::make_unique<Request::Impl>();
+  request.impl_->requests.push_back(MPI_REQUEST_NULL);
+  check_mpi(MPI_Ibarrier(impl_->comm, &request.impl_->requests.back()), "MPI_Ibarrier");
+  const double start_s = now_s();
+  for (Backoff backoff; !request.test(); backoff.pause()) {
+    if (now_s() - start_s > timeout_s) {
+      throw Error(fmt::format("waited {:.0f} s (timeout_s) for {}", timeout_s, what));
+    }
+  }
+}
 
 int64_t Communicator::all_reduce_max(int64_t value) const {
   int64_t result = 0;

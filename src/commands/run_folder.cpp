@@ -7,6 +7,7 @@
 
 #include "hat/checkpoint/checkpoint_survey.hpp"
 #include "hat/core/error.hpp"
+#include "hat/io/durable.hpp"
 
 namespace hat {
 
@@ -79,9 +80,7 @@ void make_run_folder(const RunPlan& plan) {
   std::error_code error;
   fs::create_directories(run / "checkpoints", error);
   if (error) throw InputError(run.string(), "output", fmt::format("cannot be created: {}", error.message()));
-  std::ofstream file(run / "deck.toml");
-  file << plan.deck_text << std::flush;
-  if (!file) throw InputError((run / "deck.toml").string(), "", "cannot be written (disk full?)");
+  write_file_durably(run / "deck.toml", plan.deck_text);
 }
 
 fs::path checkpoint_to_continue(const fs::path& run) {

@@ -171,9 +171,10 @@ void run_roles(Setup& setup, const Communicator& world) {
   world.barrier();           // start values are published
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
+    // Everybody waits for the sample: of a large model it is shorter rather than late.
     const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters) {
       return generate_text(model, parameters, setup.dataset->tokenizer(), sample.prompt, sample.tokens,
-                           sample.temperature, plan.deck.seed);
+                           sample.temperature, plan.deck.seed, plan.deck.timeout_s / 4);
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
@@ -187,7 +188,7 @@ void run_roles(Setup& setup, const Communicator& world) {
       backoff.pause();
     }
   }
-  world.barrier();
+  world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
 }
 
 ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesystem::path>& deck_file) {
@@ -240,7 +241,8 @@ CommandBody add_train(CLI::App& app) {
       "deck.");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();
-  command->add_option("deck", *deck_file, "Deck file (TOML)");
+  command->add_option("deck", *deck_file,
+                      "Deck file (TOML, but a key may have a value and keys below it: optimizer and optimizer.beta1)");
   auto options = std::make_shared<OptionSet>(*command);
   add_deck_keys(*options, *deck);
   return [options, deck, deck_file] {

@@ -124,7 +124,6 @@ Lease Ledger::lease_training(int64_t worker) {
             .generation = 1,
             .step = step,
             .order = index,
-            .units = static_cast<int64_t>(open.units.size()),
             .sequences = unit.sequences};
   }
   return {.kind = LeaseKind::none, .step = limit};
@@ -213,6 +212,16 @@ void Ledger::group_evaluated(const EvaluationReport& report) {
   if (group.has_value()) throw Error(fmt::format("validation group {} was reported twice", report.unit));
   group = report;
   advance_phase();
+}
+
+std::vector<int64_t> Ledger::servers_behind() const {
+  std::vector<int64_t> servers;
+  const auto step = steps_.find(committed_);
+  if (step == steps_.end()) return servers;
+  for (size_t server = 0; server < step->second.server_complete.size(); ++server) {
+    if (!step->second.server_complete[server]) servers.push_back(static_cast<int64_t>(server));
+  }
+  return servers;
 }
 
 std::vector<StepResult> Ledger::take_steps() { return std::exchange(finished_steps_, {}); }

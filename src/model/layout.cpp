@@ -207,12 +207,6 @@ int64_t ModelLayout::size() const {
   return total;
 }
 
-int64_t ModelLayout::largest_block() const {
-  int64_t largest = 0;
-  for (const BlockSpec& block : blocks) largest = std::max(largest, block.size);
-  return largest;
-}
-
 int64_t kv_heads(const ModelConfig& config) { return config.kv_heads > 0 ? config.kv_heads : config.heads; }
 
 int64_t mlp_width(const ModelConfig& config) {

@@ -201,7 +201,11 @@ void Coordinator::start_completing_checkpoints() {
     completing_[steps] = thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep,
                                          state = checkpoint_state(steps, pending), slices = std::move(slices)] {
       complete_checkpoint(checkpoint_folder(run, steps), state, slices);
-      rotate_checkpoints(run, keep);
+      try {
+        rotate_checkpoints(run, keep);
+      } catch (const std::exception& error) {  // old files in the way are no reason to stop training
+        fmt::print(stderr, "hat: old checkpoints stay: {}\n", error.what());
+      }
       return checkpoint_folder(run, steps);
     });
     entry = pending_checkpoints_.erase(entry);
@@ -242,7 +246,10 @@ std::string Coordinator::waiting_for() const {
   std::string text;
   for (const auto& [worker, lease] : busy_workers_) text += fmt::format(", worker {} ({})", worker, lease);
   for (const auto& [steps, pending] : pending_checkpoints_) text += fmt::format(", the checkpoint of step {}", steps);
-  if (text.empty()) return fmt::format("pushes of step {}", ledger_.committed_steps());
+  for (const int64_t server : ledger_.servers_behind()) {
+    text += fmt::format(", server {} (step {})", server, ledger_.committed_steps());
+  }
+  if (text.empty()) return fmt::format("step {} to be committed", ledger_.committed_steps());
   return text.substr(2);
 }
 

@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "hat/core/build_info.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
+#include "hat/io/durable.hpp"
 #include "hat/metrics/account.hpp"
 
 namespace hat {
@@ -33,19 +35,27 @@ double mean(double sum, int64_t count) { return count > 0 ? sum / static_cast<do
 RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation)
     : plan_(plan),
       run_(plan.deck.output),
-      validation_bytes_(static_cast<double>(text_bytes(dataset, Split::validation, validation))),
+      validation_bytes_(static_cast<double>(plan.deck.eval.tokens == 0
+                                                ? dataset.text_bytes(Split::validation)
+                                                : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
       interval_start_s_(start_s_),
       metrics_(run_ / "metrics.jsonl") {
+  metrics_.append(json{{"kind", "start"},
+                       {"first_step", plan_.first_step},
+                       {"end_step", plan_.end_step},
+                       {"servers", plan_.roles.servers()},
+                       {"workers", plan_.roles.workers()},
+                       {"revision", build_info().revision}}
+                      .dump());
   write_status("running");
 }
 
 double RunLog::seconds() const { return now_s() - start_s_; }
 
 void RunLog::write_status(const std::string& status) {
-  std::ofstream file(run_ / "status.json");
-  file << json{{"status", status}, {"steps", plan_.end_step}, {"seconds", seconds()}}.dump(2) << '\n';
-  if (!file.flush()) throw Error(fmt::format("{}: cannot be written", (run_ / "status.json").string()));
+  write_file_durably(run_ / "status.json",
+                     json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
 }
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm) {

@@ -17,7 +17,8 @@ class Snapshot {
  public:
   Snapshot(const RunPlan& plan, int server);
 
-  /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then.
+  /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then; waits first while
+  /// the checkpoint before is still being written.
   void part_at_step(Shard& shard, int64_t part, int64_t steps);
 
   /// Files that became durable since the last call. Throws what the writing ended with.

@@ -46,7 +46,6 @@ struct Worker::Impl : PassObserver {
 
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
   void prefetch(const Lease& lease);
-  void send(int64_t block);
   void send_all_clipped();
   double gradient_norm(int64_t first_block, int64_t end_block);
 
@@ -175,13 +174,13 @@ void Worker::Impl::before_backward() {
 
 void Worker::Impl::after_backward(int64_t block) {
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
-  const bool barrier = plan.is_barrier[static_cast<size_t>(block)];
-  const bool due = barrier ? last_of_step : last_of_step || plan.deck.deterministic;
-  if (due && !plan.unbounded()) send(block);
+  const bool single = plan.pushes_single_units() && !plan.is_barrier[static_cast<size_t>(block)];
+  // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
+  if ((last_of_step || single) && !plan.unbounded()) {
+    sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
+  }
   waiting.progress();
 }
-
-void Worker::Impl::send(int64_t block) { sender.send(block, current.step, current.generation, current.order, -1.0); }
 
 double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
   const Stream stream(device);

@@ -51,10 +51,10 @@ TEST(Communicator, SplitsByColourInRankOrder) {
   }
 }
 
-// A message to a duplicate is not seen in the original, whatever its tag.
-TEST(Communicator, DuplicatesDoNotMixMessages) {
+// A message in one communicator is not seen in another, whatever its tag.
+TEST(Communicator, CommunicatorsDoNotMixMessages) {
   const Communicator world = Communicator::world();
-  const Communicator other = world.duplicate();
+  const Communicator other = world.split(0);
   const int next = (world.rank() + 1) % world.size();
   const std::string in_other = "other";
   const std::string in_world = "world";

@@ -42,14 +42,12 @@ TEST(Messages, EveryFieldOfEveryMessageArrives) {
                                  .generation = 2,
                                  .step = 3,
                                  .order = 4,
-                                 .units = 5,
                                  .sequences = {{.document = 6, .begin = 7, .length = 8}, {.document = 9}}});
   EXPECT_EQ(lease.kind, LeaseKind::evaluate);
   EXPECT_EQ(lease.unit, 1);
   EXPECT_EQ(lease.generation, 2);
   EXPECT_EQ(lease.step, 3);
   EXPECT_EQ(lease.order, 4);
-  EXPECT_EQ(lease.units, 5);
   EXPECT_EQ(lease.sequences, (std::vector<Sequence>{{6, 7, 8}, {9, 0, 0}}));
 
   const PushHeader push = sent(PushHeader{.worker = 1,

@@ -32,7 +32,7 @@ struct CheckpointState {
   std::vector<std::string> block_names;
   std::vector<int64_t> block_versions;  ///< optimizer updates each block has had
   std::vector<double> recent_norms;     ///< global gradient norms of the newest steps, oldest first (clip = previous)
-  std::string deck;                     ///< the effective deck, TOML
+  std::string deck;                     ///< the effective deck, as OptionSet::effective writes it
   std::string dataset_path;
   std::string dataset_identity;
   std::string tokenizer;

@@ -52,11 +52,12 @@ class Communicator {
   /// Collective. Ranks with the same colour form a new communicator, ordered by rank; a negative colour gives an empty
   /// one (size 0), on which nothing may be called.
   Communicator split(int colour) const;
-  Communicator duplicate() const;
   /// Collective: for each rank the number of its node, counted from 0 in rank order.
   std::vector<int> node_of_rank() const;
 
   void barrier() const;
+  /// Like barrier, but leaves the core to others while it waits, and throws Error naming `what` after `timeout_s`.
+  void wait_barrier(double timeout_s, const std::string& what) const;
   int64_t all_reduce_max(int64_t value) const;
   double all_reduce_sum(double value) const;
   /// Text of the root, on all ranks.

@@ -52,11 +52,10 @@ struct Lease {
   int64_t generation = 0;  ///< raised each time a unit is leased again; pushes of an older one are refused
   int64_t step = 0;
   int64_t order = 0;  ///< place of the unit in its step, the order of adding when deterministic
-  int64_t units = 0;  ///< units of the step, known when deterministic
   std::vector<Sequence> sequences = {};
   template <class F>
   void fields(F& f) {
-    f(kind), f(unit), f(generation), f(step), f(order), f(units), f(sequences);
+    f(kind), f(unit), f(generation), f(step), f(order), f(sequences);
   }
 };
 

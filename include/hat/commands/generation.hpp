@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "hat/dataset/dataset.hpp"
@@ -13,8 +14,9 @@ namespace hat {
 ///
 /// The whole context is computed again for every token: nothing is cached between passes.
 ///
-/// Throws Error when the logits are not finite.
+/// Stops early after `most_seconds`. Throws Error when the logits are not finite.
 std::string generate_text(Transformer& model, const ParameterPointers& parameters, const Tokenizer& tokenizer,
-                          const std::string& prompt, int64_t tokens, double temperature, uint64_t seed);
+                          const std::string& prompt, int64_t tokens, double temperature, uint64_t seed,
+                          double most_seconds = std::numeric_limits<double>::infinity());
 
 }  // namespace hat

@@ -14,7 +14,7 @@ namespace hat {
 /// What all ranks agree on before the run, decided once and never changed.
 struct RunPlan {
   Deck deck;              ///< model.vocabulary and unit_tokens set
-  std::string deck_text;  ///< the effective deck, TOML
+  std::string deck_text;  ///< the effective deck, as OptionSet::effective writes it
   ModelLayout layout;
   RolePlan roles;
   ShardPlan shards;

@@ -96,11 +96,10 @@ struct Operations {
   void (*cross_entropy)(const Stream&, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
                         const int32_t* targets, float* logits, double* row_nats);
 
-  void (*fill)(const Stream&, int64_t n, float value, float* y);                  ///< y = value
-  void (*copy)(const Stream&, int64_t n, const float* x, float* y);               ///< y = x
-  void (*add)(const Stream&, int64_t n, const float* x, float* y);                ///< y += x
-  void (*scale)(const Stream&, int64_t n, float alpha, float* y);                 ///< y *= alpha
-  void (*axpy)(const Stream&, int64_t n, float alpha, const float* x, float* y);  ///< y += alpha x
+  void (*fill)(const Stream&, int64_t n, float value, float* y);     ///< y = value
+  void (*copy)(const Stream&, int64_t n, const float* x, float* y);  ///< y = x
+  void (*add)(const Stream&, int64_t n, const float* x, float* y);   ///< y += x
+  void (*scale)(const Stream&, int64_t n, float alpha, float* y);    ///< y *= alpha
   /// *sum = sum of x^2, added in double.
   void (*sum_of_squares)(const Stream&, int64_t n, const float* x, double* sum);
 };

@@ -34,7 +34,6 @@ struct BlockSpec {
 struct ModelLayout {
   std::vector<BlockSpec> blocks;
   int64_t size() const;
-  int64_t largest_block() const;
 };
 
 /// `config.vocabulary` must be set (> 0). Throws InputError("model", key, reason) on impossible sizes.
