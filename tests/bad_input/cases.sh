@@ -23,6 +23,9 @@ make_inputs() {
   # shellcheck disable=SC2086
   $MPIRUN -n 3 "$HAT" train "$deck" --data.path "$data" --output "$keep/run" >"$work/good.log" 2>&1 ||
     fail "the good run: $(tail -3 "$work/good.log")"
+  # shellcheck disable=SC2086
+  $MPIRUN -n 3 "$HAT" train "$deck" --data.path "$data" --output "$keep/unbounded" --mode async --staleness unbounded \
+    >"$work/good.log" 2>&1 || fail "the unbounded run: $(tail -3 "$work/good.log")"
   checkpoint=checkpoints/step-00000004
   : >"$keep/empty.h5"
   echo "just text" >"$keep/text.h5"
@@ -184,8 +187,8 @@ full_disks() {
 continue_refused() {
   local case_name=$1 words=$2
   shift 2
-  train_refused "$case_name" "$words" "$deck" --data.path "${resume_data:-$data}" --output "$keep/run" --resume \
-    --train.steps "${resume_steps:-8}" "$@"
+  train_refused "$case_name" "$words" "$deck" --data.path "${resume_data:-$data}" --output "$keep/${resume_run:-run}" \
+    --resume --train.steps "${resume_steps:-8}" "$@"
 }
 
 continuations() {
@@ -199,6 +202,15 @@ continuations() {
   continue_refused resume_other_seed 'step-00000004|seed|7|8' --seed 8
   continue_refused resume_other_batch 'step-00000004|batch_tokens|600|500' --batch_tokens 500
   continue_refused resume_other_length 'step-00000004|model.max_length|256|128' --model.max_length 128
+  continue_refused resume_other_kv_heads 'step-00000004|model|shape' --model.kv_heads 1
+  continue_refused resume_other_mlp_width 'step-00000004|model|shape' --model.mlp_width 40
+  continue_refused resume_other_tied 'step-00000004|model|shape' --model.tied
+  continue_refused resume_other_norm_epsilon 'step-00000004|model.norm_epsilon|1e-05|1e-06' --model.norm_epsilon 1e-6
+  continue_refused resume_other_rope_base 'step-00000004|model.rope_base|10000|5000' --model.rope_base 5000
+  # Bounded after unbounded: versions do not belong to steps.
+  resume_run=unbounded continue_refused resume_unbounded_as_async 'unbounded/|step-00000004|staleness|unbounded' --mode async
+  resume_run=unbounded continue_refused resume_unbounded_as_sync 'unbounded/|step-00000004|staleness|unbounded'
+  resume_run=unbounded continue_refused resume_unbounded_as_hybrid 'unbounded/|step-00000004|staleness|unbounded' --mode hybrid
   continue_refused resume_other_optimizer 'step-00000004|optimizer|adamw|sgd' --optimizer sgd
   resume_steps=3 continue_refused resume_beyond_end 'step-00000004|train.steps|4|3'
 }

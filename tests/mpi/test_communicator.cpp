@@ -1,6 +1,7 @@
 #include <cstring>
 #include <thread>
 
+#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "mpi_test_main.hpp"
 
@@ -100,6 +101,17 @@ TEST(Communicator, EmptyTransfersComplete) {
   Request send = world.start_send({}, (world.rank() + 1) % world.size(), 2);
   while (!receive.test() || !send.test()) std::this_thread::yield();
   EXPECT_TRUE(receive.test()) << "a completed request stays complete";
+}
+
+TEST(Communicator, AWaitedBarrierLetsNobodyPassBeforeTheLastHasCome) {
+  const Communicator world = Communicator::world();
+  world.barrier();
+  const double start_s = now_s();
+  if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  world.wait_barrier(/*timeout_s=*/60, "the last");
+  EXPECT_GE(now_s() - start_s, 0.25);  // the barrier before lets ranks go a little apart
+  for (int i = 0; i < 20; ++i) world.wait_barrier(60, "the others");
+  world.barrier();
 }
 
 TEST(Communicator, ThisMachineIsOneNode) {

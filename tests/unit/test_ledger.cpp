@@ -440,6 +440,25 @@ TEST_F(LedgerTest, AStepNeedsAllItsServersOnce) {
   EXPECT_THROW(ledger.server_completed_step(completion(0, 0)), Error) << "committed already";
 }
 
+// What a time-out names: servers that owe the oldest open step, whatever they have done of later ones.
+TEST_F(LedgerTest, ServersBehindAreThoseThatOweTheOldestStep) {
+  LedgerOptions o = options(1);
+  o.servers = 3;
+  o.lookahead = 2;
+  Ledger ledger = make(o, 0);
+  EXPECT_EQ(ledger.servers_behind(), std::vector<int64_t>{}) << "no step is open";
+  compute_step(ledger, 0);  // leases a unit of step 1 to see the end of step 0
+  EXPECT_EQ(ledger.servers_behind(), (std::vector<int64_t>{0, 1, 2}));
+  ledger.server_completed_step(completion(1, 0));
+  EXPECT_EQ(ledger.servers_behind(), (std::vector<int64_t>{0, 2}));
+  ledger.server_completed_step(completion(0, 1));
+  EXPECT_EQ(ledger.servers_behind(), (std::vector<int64_t>{0, 2})) << "step 1 does not matter yet";
+  ledger.server_completed_step(completion(2, 0));
+  ledger.server_completed_step(completion(0, 0));
+  ASSERT_EQ(ledger.committed_steps(), 1);
+  EXPECT_EQ(ledger.servers_behind(), (std::vector<int64_t>{1, 2})) << "of step 1, which server 0 has completed";
+}
+
 TEST_F(LedgerTest, MissingTokensAreNoticed) {
   LedgerOptions o = options(1);
   o.lookahead = 1;
