@@ -86,8 +86,8 @@ void print_summary(const TokenizeOptions& options, const DatasetWriter& writer, 
     fmt::print("  {} empty documents were skipped\n", with_commas(splitter.empty_documents()));
   }
   fmt::print("\nLengths (tokens include the end-of-text of each document)\n{}\n", splitter.histogram().table());
-  fmt::print("The dataset is in {} (identity {}); look into it with: hat inspect {}\n", options.output, identity,
-             options.output);
+  fmt::print("The dataset is in {0} (identity {1}); look into it with: {2} inspect {0}\n", options.output, identity,
+             program_invocation_name);
 }
 
 ExitCode tokenize(OptionSet& keys, const TokenizeOptions& options) {

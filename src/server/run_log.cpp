@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -161,9 +162,11 @@ void RunLog::finish() {
   write_status("finished");
   say(fmt::format("files in {}: deck.toml, metrics.jsonl, status.json, checkpoints/", run_.string()));
   if (!last_checkpoint_.empty()) {
-    say(fmt::format("look into them:  hat inspect {0}   h5ls -r {1}   h5dump -H {1}", run_.string(),
+    // As this program was called: after a build it is not on the PATH yet.
+    const char* hat = program_invocation_name;
+    say(fmt::format("look into them:  {0} inspect {1}   h5ls -r {2}   h5dump -H {2}", hat, run_.string(),
                     (last_checkpoint_ / "checkpoint.h5").string()));
-    say(fmt::format("use the model:   hat generate {} --prompt \"...\"", run_.string()));
+    say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
 }
 
