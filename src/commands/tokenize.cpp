@@ -56,6 +56,7 @@ void check_output(const OptionSet& keys, const TokenizeOptions& options) {
   if (options.output.empty()) refuse("a file name is needed");
   const fs::path output = options.output;
   if (fs::is_directory(output)) refuse("is a folder");
+  if (fs::exists(output) && !fs::is_regular_file(output)) refuse("is not a regular file");  // root could replace it
   if (fs::exists(output) && !options.force) refuse("exists already; --force replaces it");
   const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
   if (!fs::is_directory(folder)) refuse(fmt::format("there is no folder {}", folder.string()));
@@ -65,9 +66,9 @@ void check_output(const OptionSet& keys, const TokenizeOptions& options) {
 }
 
 void check_not_an_input(const OptionSet& keys, const TokenizeOptions& options, const std::vector<CorpusFile>& files) {
-  const fs::path output = fs::weakly_canonical(options.output);
+  const fs::path output = resolved(options.output);
   for (const CorpusFile& file : files) {
-    if (fs::weakly_canonical(file.path) == output) {
+    if (resolved(file.path) == output) {
       throw InputError(keys.place("output"), "output", fmt::format("{} is one of the inputs", options.output));
     }
   }

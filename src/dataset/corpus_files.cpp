@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
@@ -28,8 +28,10 @@ bool is_hidden(const fs::path& path) { return path.filename().string().starts_wi
 std::vector<fs::path> files_below(const fs::path& folder, const CorpusOptions& options) {
   std::vector<fs::path> found;
   std::error_code error;
+  fs::path reading = folder;
   auto entry = fs::recursive_directory_iterator(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    reading = entry->path();  // the next step may read it as a folder
     if (is_hidden(entry->path())) {
       if (entry->is_directory()) entry.disable_recursion_pending();
       continue;
@@ -38,7 +40,11 @@ std::vector<fs::path> files_below(const fs::path& folder, const CorpusOptions& o
     if (!entry->is_regular_file() || matches_any(options.exclude, below)) continue;
     if (options.include.empty() || matches_any(options.include, below)) found.push_back(below);
   }
-  if (error) throw InputError(folder.string(), "", fmt::format("cannot be read: {}", error.message()));
+  if (error) {
+    std::error_code ignored;
+    const bool is_file = fs::is_regular_file(reading, ignored);
+    throw InputError((is_file ? folder : reading).string(), "", fmt::format("cannot be read: {}", error.message()));
+  }
   if (found.empty()) {
     throw InputError(folder.string(), "",
                      options.include.empty() && options.exclude.empty()
@@ -50,12 +56,21 @@ std::vector<fs::path> files_below(const fs::path& folder, const CorpusOptions& o
 }
 }  // namespace
 
+fs::path resolved(const fs::path& path) {
+  std::error_code error;
+  fs::path target = fs::weakly_canonical(path, error);
+  return error ? path : target;
+}
+
 std::vector<CorpusFile> find_corpus_files(const std::vector<std::string>& inputs, const CorpusOptions& options) {
   std::vector<CorpusFile> files;
-  std::set<fs::path> seen;
+  std::map<fs::path, fs::path> seen;  // files by what they resolve to
   const auto add = [&](const fs::path& path) {
-    if (!seen.insert(fs::weakly_canonical(path)).second) {
-      throw InputError(path.string(), "", "is given twice: its documents would be in both splits");
+    const auto [first, is_new] = seen.emplace(resolved(path), path);
+    if (!is_new) {
+      const std::string other = first->second == path ? "" : fmt::format(", first as {}", first->second.string());
+      throw InputError(path.string(), "",
+                       fmt::format("is given twice{}: its documents would be in both splits", other));
     }
     std::error_code error;
     const auto size = fs::file_size(path, error);  // unknown for a pipe

@@ -34,6 +34,9 @@ struct CorpusFile {
   bool is_jsonl = false;  ///< named .jsonl or .ndjson, .gz behind it or not
 };
 
+/// The path behind links, or the path itself where links end in no path (a pipe in /dev/stdin).
+std::filesystem::path resolved(const std::filesystem::path& path);
+
 /// The files behind the inputs, in order; those of a folder (searched to any depth, hidden ones left out) sorted by
 /// path. Throws InputError for inputs that do not exist, folders without a matching file, and files given twice.
 std::vector<CorpusFile> find_corpus_files(const std::vector<std::string>& inputs, const CorpusOptions& options);
