@@ -35,6 +35,8 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0};
 }
 
+std::string unit_text(int64_t unit, int64_t step) { return fmt::format("unit {} of step {}", unit, step); }
+
 }  // namespace
 
 Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& mailbox,
@@ -58,7 +60,7 @@ Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& m
 void Coordinator::send_lease(int64_t worker, const Lease& lease) {
   switch (lease.kind) {
     case LeaseKind::train:
-      busy_workers_[worker] = fmt::format("unit {} of step {}", lease.unit, lease.step);
+      busy_workers_[worker] = unit_text(lease.unit, lease.step);
       break;
     case LeaseKind::evaluate:
       busy_workers_[worker] = fmt::format("validation group {}", lease.unit);
@@ -97,7 +99,9 @@ void Coordinator::answer_idle_workers() {
 }
 
 void Coordinator::receive(const UnitReport& report) {
-  busy_workers_.erase(report.worker);
+  // Most often the next unit is leased already; that one the worker keeps.
+  const auto busy = busy_workers_.find(report.worker);
+  if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
   ledger_.unit_computed(report);
   after_event();
 }
@@ -227,12 +231,13 @@ bool Coordinator::progress() {
 void Coordinator::receive(const WorkerSummary& summary) {
   busy_workers_.erase(summary.worker);
   log_.worker(summary);
-  ++summaries_;
+  ended_workers_.insert(summary.worker);
   end_if_done();
 }
 
 void Coordinator::end_if_done() {
-  if (finished_ || !ledger_.finished() || summaries_ < plan_.roles.workers() || last_checkpoint_ < plan_.end_step) {
+  if (finished_ || !ledger_.finished() || static_cast<int>(ended_workers_.size()) < plan_.roles.workers() ||
+      last_checkpoint_ < plan_.end_step) {
     return;
   }
   for (int server = 1; server < plan_.roles.servers(); ++server) {
@@ -244,7 +249,14 @@ void Coordinator::end_if_done() {
 
 std::string Coordinator::waiting_for() const {
   std::string text;
-  for (const auto& [worker, lease] : busy_workers_) text += fmt::format(", worker {} ({})", worker, lease);
+  for (int64_t worker = 0; worker < plan_.roles.workers(); ++worker) {
+    const auto busy = busy_workers_.find(worker);
+    if (busy != busy_workers_.end()) {
+      text += fmt::format(", worker {} ({})", worker, busy->second);
+    } else if (!idle_workers_.contains(worker) && !ended_workers_.contains(worker)) {
+      text += fmt::format(", worker {} (to ask for work)", worker);  // it holds nothing, but others may wait for it
+    }
+  }
   for (const auto& [steps, pending] : pending_checkpoints_) text += fmt::format(", the checkpoint of step {}", steps);
   for (const int64_t server : ledger_.servers_behind()) {
     text += fmt::format(", server {} (step {})", server, ledger_.committed_steps());

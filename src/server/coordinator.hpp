@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,7 @@ class Coordinator {
   std::map<int64_t, std::future<std::filesystem::path>> completing_;  // by steps done
   int64_t last_checkpoint_;                                           // steps done
   int64_t tokens_ = 0;
-  int64_t summaries_ = 0;
+  std::set<int64_t> ended_workers_;  // their summaries are in
   bool finished_ = false;
   BackgroundThread thread_;  // last member: it ends before what its jobs use
 };
