@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -107,6 +108,9 @@ ExitCode eval(OptionSet& keys, const EvalOptions& options) {
   LoadedModel model(options.model, static_cast<int>(options.threads));
   const CheckpointState& state = model.checkpoint().state();
   const bool use_recorded = options.data.empty();
+  if (use_recorded && !std::filesystem::exists(state.dataset_path)) {
+    throw InputError(state.dataset_path, "data", "the dataset of this run is not there; name one with --data");
+  }
   const Dataset dataset(use_recorded ? state.dataset_path : options.data);
   check_fit(state, dataset, options.model);
   if (use_recorded && dataset.identity() != state.dataset_identity) {

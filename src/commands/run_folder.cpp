@@ -1,11 +1,17 @@
 #include "commands/run_folder.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "hat/checkpoint/checkpoint_survey.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/io/durable.hpp"
 
@@ -17,6 +23,12 @@ namespace {
 
 bool holds_run(const fs::path& run) {
   return fs::exists(run / "deck.toml") || fs::exists(run / "metrics.jsonl") || fs::exists(run / "checkpoints");
+}
+
+void check_holds_no_run(const Deck& deck) {
+  if (deck.resume || !holds_run(deck.output)) return;
+  throw InputError(deck.output, "output",
+                   "already holds a run; choose another folder, or continue that run with --resume");
 }
 
 // The nearest folder above that exists: where creating has to start.
@@ -60,14 +72,28 @@ void require_same(const CheckpointReader& checkpoint, const std::string& key, co
 
 }  // namespace
 
+RunFolderLock::RunFolderLock(const fs::path& run) : file_(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  constexpr double kPatience_s = 2;
+  constexpr unsigned kPause_us = 50'000;
+  const double begin_s = now_s();
+  while (file_ >= 0 && ::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (now_s() - begin_s > kPatience_s) {
+      ::close(file_);
+      throw InputError(run.string(), "output", "another hat process is training in this folder");
+    }
+    ::usleep(kPause_us);
+  }
+}
+
+RunFolderLock::~RunFolderLock() {
+  if (file_ >= 0) ::close(file_);
+}
+
 void check_run_folder(const Deck& deck) {
   const fs::path run = deck.output;
   if (run.empty()) throw InputError("deck", "output", "names no run folder");
   if (fs::exists(run) && !fs::is_directory(run)) throw InputError(run.string(), "output", "is not a folder");
-  if (!deck.resume && holds_run(run)) {
-    throw InputError(run.string(), "output",
-                     "already holds a run; choose another folder, or continue that run with --resume");
-  }
+  check_holds_no_run(deck);
   const fs::path existing = existing_part(run);
   if (!fs::is_directory(existing)) {
     throw InputError(run.string(), "output", fmt::format("{} is not a folder", existing.string()));
@@ -75,12 +101,19 @@ void check_run_folder(const Deck& deck) {
   try_to_write_in(existing, run);
 }
 
-void make_run_folder(const RunPlan& plan) {
+std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
   const fs::path run = plan.deck.output;
-  std::error_code error;
-  fs::create_directories(run / "checkpoints", error);
-  if (error) throw InputError(run.string(), "output", fmt::format("cannot be created: {}", error.message()));
+  const auto make = [&](const fs::path& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) throw InputError(run.string(), "output", fmt::format("cannot be created: {}", error.message()));
+  };
+  make(run);
+  auto lock = std::make_unique<RunFolderLock>(run);
+  check_holds_no_run(plan.deck);  // of another process that began at the same time
+  make(run / "checkpoints");
   write_file_durably(run / "deck.toml", plan.deck_text);
+  return lock;
 }
 
 fs::path checkpoint_to_continue(const fs::path& run) {

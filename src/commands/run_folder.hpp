@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <memory>
 
 #include "hat/checkpoint/checkpoint.hpp"
 #include "hat/dataset/dataset.hpp"
@@ -11,8 +12,22 @@ namespace hat {
 /// be written. Leaves nothing behind.
 void check_run_folder(const Deck& deck);
 
-/// Creates the folder and writes deck.toml, the effective deck.
-void make_run_folder(const RunPlan& plan);
+/// Held by a process that trains in a folder, so that no other one does. File systems without such locks (network ones
+/// may refuse them for folders) let everybody in. The system takes it back when the process ends in any way.
+class RunFolderLock {
+ public:
+  /// Throws InputError when another process holds it and keeps it for some seconds (one that is ending lets go).
+  explicit RunFolderLock(const std::filesystem::path& run);
+  ~RunFolderLock();
+  RunFolderLock(const RunFolderLock&) = delete;
+  RunFolderLock& operator=(const RunFolderLock&) = delete;
+
+ private:
+  int file_;
+};
+
+/// Creates the folder, takes its lock and writes deck.toml, the effective deck.
+std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
 
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);

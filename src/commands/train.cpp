@@ -61,7 +61,8 @@ struct Setup {
   std::optional<Dataset> dataset;
   std::optional<CheckpointReader> checkpoint;
   RunPlan plan;
-  int server = -1;  ///< number of this rank's server, or -1
+  std::unique_ptr<RunFolderLock> lock;  ///< of server 0, until the end of the run
+  int server = -1;                      ///< number of this rank's server, or -1
   int worker = -1;
 };
 
@@ -214,7 +215,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
   });
   if (code != ExitCode::success) return code;
   code = on_all_ranks(world, [&] {
-    if (setup.server == 0) make_run_folder(setup.plan);
+    if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
   });
   if (code != ExitCode::success) return code;
   try {

@@ -178,7 +178,7 @@ CheckpointState Coordinator::checkpoint_state(int64_t steps, const PendingCheckp
                         .block_versions = pending.block_versions,
                         .recent_norms = position.recent_norms,
                         .deck = plan_.deck_text,
-                        .dataset_path = dataset_.path().string(),
+                        .dataset_path = std::filesystem::absolute(dataset_.path()).string(),
                         .dataset_identity = dataset_.identity(),
                         .tokenizer = dataset_.tokenizer().name(),
                         .model = plan_.deck.model};

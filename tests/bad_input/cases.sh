@@ -212,6 +212,15 @@ continuations() {
   resume_run=unbounded continue_refused resume_unbounded_as_sync 'unbounded/|step-00000004|staleness|unbounded'
   resume_run=unbounded continue_refused resume_unbounded_as_hybrid 'unbounded/|step-00000004|staleness|unbounded' --mode hybrid
   continue_refused resume_other_optimizer 'step-00000004|optimizer|adamw|sgd' --optimizer sgd
+  if command -v flock >/dev/null; then
+    local held
+    exec {held}<"$keep/run"  # as another process that trains there
+    flock -n "$held"
+    continue_refused resume_of_running 'run|output|another hat process'
+    exec {held}<&-
+  else
+    skip_case resume_of_running "flock is not installed (Debian: util-linux)"
+  fi
   resume_steps=3 continue_refused resume_beyond_end 'step-00000004|train.steps|4|3'
 }
 
@@ -303,6 +312,8 @@ tokenizing() {
   refused input_folder_empty 'no-files' "$HAT" tokenize "$scratch/no-files" --output "$out"
   refused tokenize_output_exists 'data.h5|exists' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$data"
   refused tokenize_output_folder 'output|folder' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$keep/run"
+  mkfifo "$scratch/pipe"
+  refused tokenize_output_pipe 'output|pipe|not a regular file' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$scratch/pipe" --force
   refused tokenize_output_nowhere 'output|nowhere' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$scratch/nowhere/d.h5"
   refused tokenize_validation 'validation|2' "$HAT" tokenize "$keep/corpus.txt" --validation 2 --output "$out"
 }
