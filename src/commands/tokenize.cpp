@@ -41,7 +41,7 @@ void add_keys(OptionSet& keys, TokenizeOptions& options) {
   keys.add("exclude", options.exclude, "Of the files in folders, leave out those that match one of these globs");
   keys.add("validation", options.validation, "Share of the documents kept for validation, chosen at random")
       ->check(real_in(0.0, 1.0, Ends::without_least));
-  keys.add("seed", options.seed, "Seed of that choice");
+  keys.add("seed", options.seed, "Seed of that choice")->check(integer_in(0));
   keys.add("tokenizer", options.tokenizer, "byte: the 256 byte values and an end-of-text token");
   keys.add("text-key", options.text_key, "Key that holds the text in a line of JSONL");
   keys.add_flag("force", options.force, "Replace the output if it exists");
@@ -95,6 +95,9 @@ ExitCode tokenize(OptionSet& keys, const TokenizeOptions& options) {
   keys.load(std::nullopt);
   const auto tokenizer = make_tokenizer(options.tokenizer, keys.place("tokenizer"));
   check_output(keys, options);
+  if (options.separator.find('\n') != std::string::npos) {
+    throw InputError(keys.place("separator"), "separator", "is one line, without its end");
+  }
   CorpusOptions corpus{std::nullopt, options.include, options.exclude, options.text_key};
   if (!options.separator.empty()) corpus.separator = options.separator;
   const auto files = find_corpus_files(options.inputs, corpus);

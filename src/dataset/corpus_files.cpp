@@ -24,6 +24,16 @@ bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with("."); }
 
+/// Links to nothing are no files; what cannot be told (a loop of links, a folder without permission) is an error.
+bool is_file(const fs::directory_entry& entry) {
+  std::error_code error;
+  const bool regular = entry.is_regular_file(error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw InputError(entry.path().string(), "", fmt::format("cannot be read: {}", error.message()));
+  }
+  return regular;
+}
+
 /// Paths below `folder` of all regular files that the options let through, sorted.
 std::vector<fs::path> files_below(const fs::path& folder, const CorpusOptions& options) {
   std::vector<fs::path> found;
@@ -33,17 +43,18 @@ std::vector<fs::path> files_below(const fs::path& folder, const CorpusOptions& o
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     reading = entry->path();  // the next step may read it as a folder
     if (is_hidden(entry->path())) {
-      if (entry->is_directory()) entry.disable_recursion_pending();
+      std::error_code ignored;
+      if (entry->is_directory(ignored)) entry.disable_recursion_pending();
       continue;
     }
     const fs::path below = entry->path().lexically_relative(folder);
-    if (!entry->is_regular_file() || matches_any(options.exclude, below)) continue;
+    if (!is_file(*entry) || matches_any(options.exclude, below)) continue;
     if (options.include.empty() || matches_any(options.include, below)) found.push_back(below);
   }
   if (error) {
     std::error_code ignored;
-    const bool is_file = fs::is_regular_file(reading, ignored);
-    throw InputError((is_file ? folder : reading).string(), "", fmt::format("cannot be read: {}", error.message()));
+    const bool read_a_file = fs::is_regular_file(reading, ignored);
+    throw InputError((read_a_file ? folder : reading).string(), "", fmt::format("cannot be read: {}", error.message()));
   }
   if (found.empty()) {
     throw InputError(folder.string(), "",
