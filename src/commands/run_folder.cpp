@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
@@ -114,6 +115,15 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
   make(run / "checkpoints");
   write_file_durably(run / "deck.toml", plan.deck_text);
   return lock;
+}
+
+void note_failure(const fs::path& run, const std::string& reason) noexcept {
+  try {
+    write_file_durably(run / "status.json", nlohmann::json{{"status", "failed"}, {"reason", reason}}.dump(2) + "\n");
+  } catch (const std::exception& error) {
+    // The run ends with `reason` either way; that it could not be noted must not hide it.
+    fmt::print(stderr, "hat: {}\n", error.what());
+  }
 }
 
 fs::path checkpoint_to_continue(const fs::path& run) {

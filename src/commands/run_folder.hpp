@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "hat/checkpoint/checkpoint.hpp"
 #include "hat/dataset/dataset.hpp"
@@ -28,6 +29,9 @@ class RunFolderLock {
 
 /// Creates the folder, takes its lock and writes deck.toml, the effective deck.
 std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
+
+/// status.json says that the run failed, and why, as far as it still can be written.
+void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
 
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);

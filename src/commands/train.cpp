@@ -224,9 +224,11 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     let_lower_ranks_speak(world.rank());
-    fmt::print(stderr, "hat: rank {} ({}): {}\n", world.rank(), role_name(setup.plan.roles, world.rank()),
-               error.what());
+    const std::string line =
+        fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
+    fmt::print(stderr, "hat: {}\n", line);
     std::fflush(stderr);
+    note_failure(setup.plan.deck.output, line);
     abort_all_ranks(static_cast<int>(ExitCode::failure));
   }
   return ExitCode::success;

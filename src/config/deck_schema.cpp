@@ -146,6 +146,21 @@ void fill_presets(const OptionSet& options, Deck& deck) {
   if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
 }
 
+// A run has one length: the one set closest to the user wins over a deck's, in whatever unit.
+void keep_nearest_length(const OptionSet& options, Deck& deck) {
+  for (const char* nearest : {"command line", "environment"}) {
+    const auto set_here = [&](const char* key, double value) { return value > 0 && options.origin(key) == nearest; };
+    const bool steps = set_here("train.steps", static_cast<double>(deck.train.steps));
+    const bool tokens = set_here("train.tokens", static_cast<double>(deck.train.tokens));
+    const bool epochs = set_here("train.epochs", deck.train.epochs);
+    if (!steps && !tokens && !epochs) continue;
+    if (!steps && options.origin("train.steps") != nearest) deck.train.steps = 0;
+    if (!tokens && options.origin("train.tokens") != nearest) deck.train.tokens = 0;
+    if (!epochs && options.origin("train.epochs") != nearest) deck.train.epochs = 0;
+    return;
+  }
+}
+
 bool has_barriers(const Deck& deck) { return deck.barriers != std::vector<std::string>{"none"}; }
 
 void check_barriers(const OptionSet& options, const Deck& deck) {
@@ -226,6 +241,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
+  keep_nearest_length(options, deck);
   check_consistency(options, deck);
   check_sizes(options, deck);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");

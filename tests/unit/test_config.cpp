@@ -341,6 +341,22 @@ TEST(Combination, ErrorsNameWhereTheValueCameFrom) {
   }
 }
 
+TEST(Presets, TheNearestLengthOfTheRunCounts) {
+  const DeckFile file(kSound);  // train.steps = 5
+  Train tokens;
+  tokens.load(file.path(), {"--train.tokens", "100"});
+  resolve_presets(tokens.options, tokens.deck);
+  EXPECT_EQ(tokens.deck.train.steps, 0);
+  EXPECT_EQ(tokens.deck.train.tokens, 100);
+  Train both;
+  both.load(file.path(), {"--train.tokens", "100", "--train.epochs", "2"});
+  EXPECT_THROW(resolve_presets(both.options, both.deck), InputError);
+  Train deck_only;
+  deck_only.load(file.path());
+  resolve_presets(deck_only.options, deck_only.deck);
+  EXPECT_EQ(deck_only.deck.train.steps, 5);
+}
+
 TEST(Presets, FollowTheMode) {
   struct Case {
     const char* text;
