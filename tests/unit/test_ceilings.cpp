@@ -6,6 +6,7 @@ namespace hat {
 namespace {
 
 // The loops prove their own results (measure_ceilings throws otherwise); here: the rates are of this world.
+// They are not compared with each other: on a busy machine each is measured at another moment's speed.
 TEST(Ceilings, ArePlausible) {
   const Ceilings ceilings = measure_ceilings(1);
   EXPECT_EQ(ceilings.cores, 1);
@@ -15,10 +16,6 @@ TEST(Ceilings, ArePlausible) {
   EXPECT_GT(ceilings.copy_gbytes_s, 0.1);
   EXPECT_GT(ceilings.triad_gbytes_s, 0.1);
   EXPECT_GT(ceilings.product_one_gflops, 0.05);
-#ifdef NDEBUG
-  // A matrix product cannot beat the registers it computes in (margin: a clock that changes between the two).
-  EXPECT_LT(ceilings.product_one_gflops, 1.3 * ceilings.fma_one_gflops);
-#endif
 }
 
 }  // namespace
