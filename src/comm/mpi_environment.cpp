@@ -37,7 +37,10 @@ std::optional<std::string> control_variable(const char* name) {
     int count = 0;
     if (MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) == MPI_SUCCESS) {
       std::string text(static_cast<size_t>(count) + 1, '\0');
-      if (MPI_T_cvar_read(handle, text.data()) == MPI_SUCCESS) value = std::string(text.c_str());
+      if (MPI_T_cvar_read(handle, text.data()) == MPI_SUCCESS) {
+        text.resize(std::strlen(text.c_str()));  // it was filled up to the first NUL
+        value = text;
+      }
       MPI_T_cvar_handle_free(&handle);
     }
   }
