@@ -120,9 +120,8 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
 void note_failure(const fs::path& run, const std::string& reason) noexcept {
   try {
     write_file_durably(run / "status.json", nlohmann::json{{"status", "failed"}, {"reason", reason}}.dump(2) + "\n");
-  } catch (const std::exception& error) {
-    // The run ends with `reason` either way; that it could not be noted must not hide it.
-    fmt::print(stderr, "hat: {}\n", error.what());
+  } catch (const std::exception&) {
+    // `reason` stands on stderr already, and often says why this failed as well (a full disk): one line is enough.
   }
 }
 

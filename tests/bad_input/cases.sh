@@ -164,7 +164,7 @@ unmount_small() {
 full_disks() {
   local disk=$scratch/disk
   if ! mount_small 64k; then
-    for case_name in output_full output_full_later output_read_only_disk tokenize_full; do
+    for case_name in output_full output_full_later_0 output_full_later_4 output_full_later_8 output_read_only_disk tokenize_full; do
       skip_case $case_name "cannot mount a small file system here (not root, or a container without the right)"
     done
     return
@@ -172,10 +172,14 @@ full_disks() {
   dd if=/dev/zero of="$disk/filler" bs=4k count=16 status=none 2>/dev/null
   train_refused output_full 'disk/run|output|full' "$deck" --data.path "$data" --output "$disk/run"
   rm -rf "$disk/filler" "$disk/run"
-  # Room for the start, none for the checkpoint.
-  train_refused output_full_later 'disk/run' "$deck" --data.path "$data" --output "$disk/run"
-  [[ $(find "$disk" -name complete | wc -l) == 0 ]] || wrong output_full_later "a checkpoint that cannot be whole"
-  rm -rf "$disk/run"
+  # Room for the start, none for the checkpoint; nor, when the disk is full to its last page, for a note of the failure.
+  local filler
+  for filler in 0 4 8; do
+    dd if=/dev/zero of="$disk/filler" bs=1k count=$filler status=none 2>/dev/null
+    train_refused output_full_later_$filler 'disk/run' "$deck" --data.path "$data" --output "$disk/run"
+    [[ $(find "$disk" -name complete | wc -l) == 0 ]] || wrong output_full_later_$filler "a checkpoint that cannot be whole"
+    rm -rf "$disk/filler" "$disk/run"
+  done
   awk 'BEGIN { for (i = 0; i < 20000; ++i) print "text", i, "\n%" }' >"$work/long.txt"
   refused tokenize_full 'disk/d.h5' "$HAT" tokenize "$work/long.txt" --separator % --output "$disk/d.h5"
   [[ -z $(ls "$disk") ]] || wrong tokenize_full "left $(ls "$disk")"

@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "hat/core/bfloat16.hpp"
+
+namespace hat {
+
+/// What the numbers of an array are stored as.
+enum class Element { fp32, bf16 };
+
+inline constexpr int64_t element_bytes(Element element) { return element == Element::fp32 ? 4 : 2; }
+
+template <typename T>
+inline constexpr Element kElementOf = Element::fp32;
+template <>
+inline constexpr Element kElementOf<bfloat16> = Element::bf16;
+
+/// A pointer to device memory that knows its element type. Moves in elements, as a typed pointer does.
+template <typename Void>
+class BasicValues {
+ public:
+  BasicValues() = default;
+  BasicValues(Void* data, Element element) : data_(data), element_(element) {}
+  template <typename T>
+    requires(sizeof(T) > 0)
+  BasicValues(T* data) : data_(data), element_(kElementOf<std::remove_const_t<T>>) {}
+  /// Values of a writable array may be read.
+  operator BasicValues<const void>() const { return {data_, element_}; }
+
+  Void* data() const { return data_; }
+  Element element() const { return element_; }
+  /// The array as floats; only for one that holds fp32.
+  auto* fp32() const { return as<float>(); }
+  auto* bf16() const { return as<bfloat16>(); }
+
+  BasicValues operator+(int64_t elements) const {
+    using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+    return {static_cast<Byte*>(data_) + elements * element_bytes(element_), element_};
+  }
+
+ private:
+  template <typename T>
+  auto* as() const {
+    return static_cast<std::conditional_t<std::is_const_v<Void>, const T, T>*>(data_);
+  }
+  Void* data_ = nullptr;
+  Element element_ = Element::fp32;
+};
+
+using Values = BasicValues<void>;
+using ConstValues = BasicValues<const void>;
+
+}  // namespace hat
