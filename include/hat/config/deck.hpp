@@ -18,6 +18,15 @@ enum class OptimizerKind { adamw, sgd, muon };
 enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
 enum class LongPolicy { cut, refuse };
+enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
+
+/// What a forward pass keeps for the backward pass; the rest is computed again there, to the same bits.
+enum class Recompute {
+  automatic,  ///< the first of the following that fits into memory
+  none,       ///< keeps what matrix products made: nothing but norms and activations is computed twice
+  inner,      ///< keeps inputs of the blocks and outputs of the attention: q, k, v and the MLP's inside come twice
+  full,       ///< keeps inputs of the layers: every layer's forward is computed twice
+};
 
 /// Architecture of a decoder transformer. Llama: RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases.
 /// GPT-2: LayerNorm, learned positions, GELU (tanh form), biases, kv_heads = heads.
@@ -84,6 +93,13 @@ struct SampleConfig {
   double temperature = 0.8;
 };
 
+struct WorkerConfig {
+  int64_t threads = 1;
+  double memory_gib = 0;  ///< what a worker may use; 0: its share of what is available on its node
+  Recompute recompute = Recompute::automatic;
+  int64_t chunk_tokens = 2048;  ///< rows of a unit that are inside a block at a time
+};
+
 struct Deck {
   Mode mode = Mode::hybrid;
   bool deterministic = false;
@@ -100,9 +116,10 @@ struct Deck {
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
-  int64_t worker_threads = 1;  ///< key worker.threads
   int64_t log_every = 10;      ///< key log.every, steps
   double timeout_s = 300;      ///< longest wait for another rank
+  Precision precision = Precision::automatic;
+  WorkerConfig worker;
   ModelConfig model;
   DataConfig data;
   OptimizerConfig optimizer;
