@@ -45,7 +45,7 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
     }
   }
   plan.slot_count = plan.unbounded() ? kUnboundedSlots : deck.staleness + 2;
-  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count);
+  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count, deck.pull_format);
   plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;
