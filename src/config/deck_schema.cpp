@@ -38,6 +38,10 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options.add_named<Dispatch>("dispatch", deck.dispatch,
                               {{"on_demand", Dispatch::on_demand}, {"static", Dispatch::static_}},
                               "Lease work to whoever is free, or fixed disjoint subsets");
+  options.add_named<PullFormat>(
+      "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
+      "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
+      "checkpoints stay fp32, validation during training is of what was pulled");
   options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step")->check(integer_in(1, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));

@@ -45,7 +45,7 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
     }
   }
   plan.slot_count = plan.unbounded() ? kUnboundedSlots : deck.staleness + 2;
-  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count);
+  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count, deck.pull_format);
   // What is left to choose, precision and recomputation, is measured and estimated at the start of a run.
   plan.compute = {.threads = static_cast<int>(deck.worker.threads),
                   .arithmetic = deck.precision == Precision::bf16 ? Element::bf16 : Element::fp32,

@@ -13,6 +13,7 @@ enum class Mode { sync, hybrid, async };
 enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
 enum class Dispatch { on_demand, static_ };
+enum class PullFormat { fp32, bf16 };
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
 enum class ScheduleKind { cosine, linear, constant };
@@ -110,6 +111,7 @@ struct Deck {
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
   std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
                                       ///< upper, else none
+  PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
