@@ -28,11 +28,11 @@ void rope(const Stream& stream, RopeDirection direction, int64_t T, int64_t head
           const int32_t* positions, const float* cosine, const float* sine, float* x);
 
 int64_t attention_workspace(const Stream& stream, const AttentionShape& shape);
-void attention_forward(const Stream& stream, const AttentionShape& shape, const float* q, const float* k,
-                       const float* v, float* out, float* log_sum_exp, float* workspace);
-void attention_backward(const Stream& stream, const AttentionShape& shape, const float* q, const float* k,
-                        const float* v, const float* out, const float* log_sum_exp, const float* d_out, float* dq,
-                        float* dk, float* dv, float* workspace);
+void attention_forward(const Stream& stream, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
+                       Values out, float* log_sum_exp, float* workspace);
+void attention_backward(const Stream& stream, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
+                        ConstValues out, const float* log_sum_exp, const float* d_out, float* dq, float* dk, float* dv,
+                        float* workspace);
 
 void swiglu_forward(const Stream& stream, int64_t T, int64_t F, const float* gate_up, float* y);
 void swiglu_backward(const Stream& stream, int64_t T, int64_t F, const float* gate_up, const float* dy,

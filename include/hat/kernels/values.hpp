@@ -23,8 +23,9 @@ class BasicValues {
   BasicValues() = default;
   BasicValues(Void* data, Element element) : data_(data), element_(element) {}
   template <typename T>
-    requires(sizeof(T) > 0)
-  BasicValues(T* data) : data_(data), element_(kElementOf<std::remove_const_t<T>>) {}
+  requires(std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bfloat16>)
+      BasicValues(T* data)
+      : data_(data), element_(kElementOf<std::remove_const_t<T>>) {}
   /// Values of a writable array may be read.
   operator BasicValues<const void>() const { return {data_, element_}; }
 
