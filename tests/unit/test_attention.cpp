@@ -66,7 +66,7 @@ class Batch {
     d_qkv.assign(qkv.size(), kNan);
     std::vector<bfloat16> narrow_qkv(qkv.size());
     std::vector<bfloat16> narrow_out(out.size(), to_bfloat16(kNan));
-    std::transform(qkv.begin(), qkv.end(), narrow_qkv.begin(), to_bfloat16);
+    to_bfloat16(qkv, narrow_qkv);
     const ConstValues q = bf16() ? ConstValues(narrow_qkv.data()) : ConstValues(qkv.data());
     const Values o = bf16() ? Values(narrow_out.data()) : Values(out.data());
     ops.attention_forward(stream, shape_, q, q + width(), q + width() + kv_width(), o, log_sum_exp.data(),
@@ -75,7 +75,7 @@ class Batch {
     ops.attention_backward(stream, shape_, q, q + width(), q + width() + kv_width(), o, log_sum_exp.data(),
                            d_out.data(), d_qkv.data(), d_qkv.data() + width(), d_qkv.data() + width() + kv_width(),
                            workspace.data());
-    if (bf16()) std::transform(narrow_out.begin(), narrow_out.end(), out.begin(), to_float);
+    if (bf16()) to_float(narrow_out, out);
   }
 
   int64_t T() const { return shape_.tokens; }
