@@ -33,12 +33,12 @@ size_t mlp_index(size_t layer) { return 2 + 2 * layer; }
 }  // namespace
 
 struct Transformer::Impl {
-  Impl(const ModelConfig& model, int threads)
+  Impl(const ModelConfig& model, int threads, const Operations& table)
       : config(model),
         layout(make_layout(model)),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = threads},
         stream(device),
-        ops(operations(device.kind)),
+        ops(table),
         upload(model, device),
         head(model, layout.blocks.back()) {
     if (threads < 1) throw Error(fmt::format("a model cannot run on {} threads", threads));
@@ -127,7 +127,8 @@ int64_t count_targets(const PackedBatch& batch) {
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, int threads) : impl_(std::make_unique<Impl>(config, threads)) {}
+Transformer::Transformer(const ModelConfig& config, int threads, const Operations& ops)
+    : impl_(std::make_unique<Impl>(config, threads, ops)) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 Transformer& Transformer::operator=(Transformer&&) noexcept = default;

@@ -6,6 +6,7 @@
 
 #include "hat/config/deck.hpp"
 #include "hat/core/packed_batch.hpp"
+#include "hat/kernels/operations.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
@@ -37,8 +38,8 @@ class PassObserver {
 class Transformer {
  public:
   /// `config.vocabulary` must be set. Throws InputError on impossible sizes. `threads`: how many threads its kernels
-  /// use; what it computes does not depend on the documents that share a batch.
-  explicit Transformer(const ModelConfig& config, int threads = 1);
+  /// use; what it computes does not depend on the documents that share a batch. `ops` must outlive the model.
+  explicit Transformer(const ModelConfig& config, int threads = 1, const Operations& ops = operations(DeviceKind::cpu));
   ~Transformer();
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
