@@ -66,7 +66,7 @@ HeadView view_head(const AttentionShape& shape, int64_t document, int64_t head, 
 
 /// scores (rows, columns) = scale q k^T of a tile.
 void compute_scores(const Stream& serial, const HeadView& head, const Tile& tile, float* scores) {
-  gemm(serial, Transpose::no, Transpose::yes, tile.rows, tile.columns, head.head_size, head.scale,
+  gemm(serial, Element::fp32, Transpose::no, Transpose::yes, tile.rows, tile.columns, head.head_size, head.scale,
        head.q + tile.query * head.stride, head.stride, head.k + tile.key * head.stride, head.stride, 0.0f, scores,
        kScoreStride);
 }
@@ -109,8 +109,9 @@ void forward_head(const Stream& serial, const HeadView& head, float* out, float*
     for_each_key_tile(query, rows, [&](const Tile& tile) {
       compute_scores(serial, head, tile, scores);
       absorb_scores(head, tile, scores, maxima, sums, out_rows);
-      gemm(serial, Transpose::no, Transpose::no, rows, head.head_size, tile.columns, 1.0f, scores, kScoreStride,
-           head.v + tile.key * head.stride, head.stride, tile.key == 0 ? 0.0f : 1.0f, out_rows, head.out_stride);
+      gemm(serial, Element::fp32, Transpose::no, Transpose::no, rows, head.head_size, tile.columns, 1.0f, scores,
+           kScoreStride, head.v + tile.key * head.stride, head.stride, tile.key == 0 ? 0.0f : 1.0f, out_rows,
+           head.out_stride);
     });
     for (int64_t r = 0; r < rows; ++r) {
       float* out_row = out_rows + r * head.out_stride;
@@ -163,14 +164,14 @@ void backward_head(const Stream& serial, const HeadView& head, const float* out,
       const int64_t keys = tile.columns;
       const int64_t first = tile.key * head.stride;
       compute_scores(serial, head, tile, scores);
-      gemm(serial, Transpose::no, Transpose::yes, rows, keys, D, 1.0f, d_out_rows, head.out_stride, head.v + first,
-           head.stride, 0.0f, d_probabilities, kScoreStride);
+      gemm(serial, Element::fp32, Transpose::no, Transpose::yes, rows, keys, D, 1.0f, d_out_rows, head.out_stride,
+           head.v + first, head.stride, 0.0f, d_probabilities, kScoreStride);
       score_gradient(head, tile, log_sum_exp, delta, scores, d_probabilities);
-      gemm(serial, Transpose::yes, Transpose::no, keys, D, rows, 1.0f, scores, kScoreStride, d_out_rows,
+      gemm(serial, Element::fp32, Transpose::yes, Transpose::no, keys, D, rows, 1.0f, scores, kScoreStride, d_out_rows,
            head.out_stride, 1.0f, dv + first, head.stride);
-      gemm(serial, Transpose::no, Transpose::no, rows, D, keys, 1.0f, d_probabilities, kScoreStride, head.k + first,
-           head.stride, tile.key == 0 ? 0.0f : 1.0f, dq + query * head.stride, head.stride);
-      gemm(serial, Transpose::yes, Transpose::no, keys, D, rows, 1.0f, d_probabilities, kScoreStride,
+      gemm(serial, Element::fp32, Transpose::no, Transpose::no, rows, D, keys, 1.0f, d_probabilities, kScoreStride,
+           head.k + first, head.stride, tile.key == 0 ? 0.0f : 1.0f, dq + query * head.stride, head.stride);
+      gemm(serial, Element::fp32, Transpose::yes, Transpose::no, keys, D, rows, 1.0f, d_probabilities, kScoreStride,
            head.q + query * head.stride, head.stride, 1.0f, dk + first, head.stride);
     });
   }
@@ -191,8 +192,12 @@ int64_t attention_workspace(const Stream& stream, const AttentionShape&) {
   return int64_t{2} * kTileSize * stream.threads();
 }
 
-void attention_forward(const Stream& stream, const AttentionShape& shape, const float* q, const float* k,
-                       const float* v, float* out, float* log_sum_exp, float* workspace) {
+void attention_forward(const Stream& stream, const AttentionShape& shape, ConstValues q_, ConstValues k_,
+                       ConstValues v_, Values out_, float* log_sum_exp, float* workspace) {
+  const float* q = q_.fp32();
+  const float* k = k_.fp32();
+  const float* v = v_.fp32();
+  float* out = out_.fp32();
   const Stream serial = serial_stream(stream);
   const int64_t tasks = shape.documents * shape.heads;
 #pragma omp parallel for num_threads(stream.threads()) schedule(dynamic)
@@ -206,9 +211,13 @@ void attention_forward(const Stream& stream, const AttentionShape& shape, const 
   }
 }
 
-void attention_backward(const Stream& stream, const AttentionShape& shape, const float* q, const float* k,
-                        const float* v, const float* out, const float* log_sum_exp, const float* d_out, float* dq,
+void attention_backward(const Stream& stream, const AttentionShape& shape, ConstValues q_, ConstValues k_,
+                        ConstValues v_, ConstValues out_, const float* log_sum_exp, const float* d_out, float* dq,
                         float* dk, float* dv, float* workspace) {
+  const float* q = q_.fp32();
+  const float* k = k_.fp32();
+  const float* v = v_.fp32();
+  const float* out = out_.fp32();
   const Stream serial = serial_stream(stream);
   const int64_t D = shape.head_size;
   const int64_t group = shape.heads / shape.kv_heads;

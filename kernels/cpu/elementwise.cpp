@@ -7,16 +7,6 @@ void fill(const Stream& stream, int64_t n, float value, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = value;
 }
 
-void copy(const Stream& stream, int64_t n, const float* x, float* y) {
-#pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i];
-}
-
-void add(const Stream& stream, int64_t n, const float* x, float* y) {
-#pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
-  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
-}
-
 void scale(const Stream& stream, int64_t n, float alpha, float* y) {
 #pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
   for (int64_t i = 0; i < n; ++i) y[i] *= alpha;

@@ -1,8 +1,50 @@
 #include <cmath>
 
 #include "cpu_kernels.hpp"
+#include "elements.hpp"
 
 namespace hat::cpu {
+
+namespace {
+
+/// One head of one row: pairs (i, i + half) of x + bias turned by the angles of the row.
+template <typename E>
+void rotate_head(int64_t half, const float* cosine, const float* sine, float sign, const float* bias, const float* x,
+                 E* y) {
+  if (bias == nullptr) {
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const float low = x[i];
+      const float high = x[i + half];
+      const float s = sign * sine[i];
+      store(low * cosine[i] - high * s, y + i);
+      store(high * cosine[i] + low * s, y + i + half);
+    }
+    return;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = x[i] + bias[i];
+    const float high = x[i + half] + bias[i + half];
+    const float s = sign * sine[i];
+    store(low * cosine[i] - high * s, y + i);
+    store(high * cosine[i] + low * s, y + i + half);
+  }
+}
+
+template <typename E>
+void add_bias(int64_t count, const float* bias, const float* x, E* y) {
+  if (bias == nullptr) {
+    if (static_cast<const void*>(x) == static_cast<const void*>(y)) return;
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) store(x[i], y + i);
+    return;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) store(x[i] + bias[i], y + i);
+}
+
+}  // namespace
 
 void rope_table(const Stream& stream, int64_t length, int64_t D, double base, float* cosine, float* sine) {
   const int64_t half = D / 2;
@@ -17,25 +59,30 @@ void rope_table(const Stream& stream, int64_t length, int64_t D, double base, fl
   }
 }
 
-void rope(const Stream& stream, RopeDirection direction, int64_t T, int64_t heads, int64_t D, int64_t stride,
-          const int32_t* positions, const float* cosine, const float* sine, float* x) {
+void rope_forward(const Stream& stream, int64_t T, int64_t N, int64_t heads, int64_t D, const int32_t* positions,
+                  const float* cosine, const float* sine, const float* bias, const float* x, Values y) {
   const int64_t half = D / 2;
-  const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
+  const int64_t rotated = cosine == nullptr ? 0 : heads * D;
+  with_elements(y, [&](auto* out) {
+#pragma omp parallel for num_threads(stream.threads()) schedule(static)
+    for (int64_t t = 0; t < T; ++t) {
+      for (int64_t first = 0; first < rotated; first += D) {
+        rotate_head(half, cosine + positions[t] * half, sine + positions[t] * half, 1.0f,
+                    bias == nullptr ? nullptr : bias + first, x + t * N + first, out + t * N + first);
+      }
+      add_bias(N - rotated, bias == nullptr ? nullptr : bias + rotated, x + t * N + rotated, out + t * N + rotated);
+    }
+  });
+}
+
+void rope_backward(const Stream& stream, int64_t T, int64_t N, int64_t heads, int64_t D, const int32_t* positions,
+                   const float* cosine, const float* sine, float* dx) {
+  const int64_t half = D / 2;
 #pragma omp parallel for num_threads(stream.threads()) schedule(static)
   for (int64_t t = 0; t < T; ++t) {
-    const float* cos_row = cosine + positions[t] * half;
-    const float* sin_row = sine + positions[t] * half;
     for (int64_t h = 0; h < heads; ++h) {
-      float* low = x + t * stride + h * D;
-      float* high = low + half;
-#pragma omp simd
-      for (int64_t i = 0; i < half; ++i) {
-        const float a = low[i];
-        const float b = high[i];
-        const float s = sign * sin_row[i];
-        low[i] = a * cos_row[i] - b * s;
-        high[i] = b * cos_row[i] + a * s;
-      }
+      float* head = dx + t * N + h * D;
+      rotate_head(half, cosine + positions[t] * half, sine + positions[t] * half, -1.0f, nullptr, head, head);
     }
   }
 }

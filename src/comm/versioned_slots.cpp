@@ -1,13 +1,40 @@
 #include "hat/comm/versioned_slots.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstring>
 
 #include "hat/core/error.hpp"
 
 namespace hat {
 
+namespace {
+
+/// Where a body is read into: a bf16 one fills the upper half of its target.
+std::span<std::byte> landing(const SlotPull::Target& target) {
+  const std::span<float> values(target.values, static_cast<size_t>(target.part.count));
+  return std::as_writable_bytes(values).last(static_cast<size_t>(target.part.body_bytes()));
+}
+
+/// From `landing` over the whole target, from the front: a value is written only where those before it were read.
+void widen(const SlotPull::Target& target) {
+  constexpr size_t kChunk = 1024;
+  std::array<bfloat16, kChunk> chunk;
+  std::span<float> values(target.values, static_cast<size_t>(target.part.count));
+  for (std::span<std::byte> from = landing(target); !values.empty();) {
+    const size_t n = std::min(kChunk, values.size());
+    std::memcpy(chunk.data(), from.data(), n * sizeof(bfloat16));
+    to_float(std::span(chunk).first(n), values.first(n));
+    from = from.subspan(n * sizeof(bfloat16));
+    values = values.subspan(n);
+  }
+}
+
+}  // namespace
+
 SlotPublisher::SlotPublisher(const Window& window, const PartSlots& part) : window_(&window), part_(part) {
+  if (part_.format == PullFormat::bf16) values_.resize(static_cast<size_t>(part_.count));
   store(part_.offset, PartSlots::kNothingYet);
   for (int64_t slot = 0; slot < part_.slots; ++slot) store(part_.header_offset(slot), PartSlots::kNothingYet);
   window_->sync();
@@ -21,14 +48,28 @@ void SlotPublisher::store(int64_t offset, int64_t value) const {
   std::atomic_ref<int64_t>(*word(offset)).store(value, std::memory_order_seq_cst);
 }
 
-std::span<float> SlotPublisher::begin(int64_t version) {
+template <class T>
+std::span<T> SlotPublisher::body(int64_t version) const {
+  return {reinterpret_cast<T*>(window_->local() + part_.body_offset(version)), static_cast<size_t>(part_.count)};
+}
+
+void SlotPublisher::open(int64_t version) const {
   store(part_.header_offset(version), PartSlots::kBeingWritten);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   window_->sync();
-  return {reinterpret_cast<float*>(window_->local() + part_.body_offset(version)), static_cast<size_t>(part_.count)};
+}
+
+std::span<float> SlotPublisher::begin(int64_t version) {
+  if (part_.format == PullFormat::bf16) return values_;
+  open(version);
+  return body<float>(version);
 }
 
 void SlotPublisher::publish(int64_t version) {
+  if (part_.format == PullFormat::bf16) {
+    open(version);
+    to_bfloat16(values_, body<bfloat16>(version));
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   store(part_.header_offset(version), version);
   store(part_.offset, version);
@@ -36,9 +77,9 @@ void SlotPublisher::publish(int64_t version) {
   latest_ = version;
 }
 
-std::span<const float> SlotPublisher::values(int64_t version) const {
-  return {reinterpret_cast<const float*>(window_->local() + part_.body_offset(version)),
-          static_cast<size_t>(part_.count)};
+std::span<const float> SlotPublisher::values() const {
+  if (part_.format == PullFormat::bf16) return values_;
+  return body<const float>(latest_);
 }
 
 SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, int64_t have,
@@ -84,15 +125,21 @@ void SlotPull::start_bodies() {
   state_ = State::bodies;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const PartSlots& part = targets_[i].part;
-    const std::span<float> values(targets_[i].values, static_cast<size_t>(part.count));
-    requests_[i] = window_->start_get(std::as_writable_bytes(values), part.server_rank, part.body_offset(version_));
-    counters_->bytes += part.count * 4;
+    requests_[i] = window_->start_get(landing(targets_[i]), part.server_rank, part.body_offset(version_));
+    counters_->bytes += part.body_bytes();
   }
 }
 
 void SlotPull::start_headers_again() {
   start_headers();
   state_ = State::headers_again;
+}
+
+void SlotPull::accept() {
+  for (const Target& target : targets_) {
+    if (target.part.format == PullFormat::bf16) widen(target);
+  }
+  ++counters_->accepted;
 }
 
 bool SlotPull::all_complete() {
@@ -149,7 +196,7 @@ bool SlotPull::step() {
       case State::done:
         break;
     }
-    if (state_ == State::done) ++counters_->accepted;
+    if (state_ == State::done) accept();
   }
   return true;
 }

@@ -38,6 +38,10 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options.add_named<Dispatch>("dispatch", deck.dispatch,
                               {{"on_demand", Dispatch::on_demand}, {"static", Dispatch::static_}},
                               "Lease work to whoever is free, or fixed disjoint subsets");
+  options.add_named<PullFormat>(
+      "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
+      "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
+      "checkpoints stay fp32, validation during training is of what was pulled");
   options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step")->check(integer_in(1, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));
@@ -45,7 +49,24 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
   options.add_flag("resume", deck.resume, "Continue the run in the output folder from its newest checkpoint");
-  options.add("worker.threads", deck.worker_threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
+  options.add_named<Precision>(
+      "precision", deck.precision,
+      {{"auto", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
+      "Operands of matrix products and attention; sums and parameters are fp32. auto: the faster, measured at the start "
+      "(fp32 if deterministic)");
+  options.add("worker.threads", deck.worker.threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
+  options.add("worker.memory_gib", deck.worker.memory_gib,
+              "GiB a worker may use; 0: its share of what is available on its node")
+      ->check(real_in(0, 1e9));
+  options.add_named<Recompute>("worker.recompute", deck.worker.recompute,
+                               {{"auto", Recompute::automatic},
+                                {"none", Recompute::none},
+                                {"inner", Recompute::inner},
+                                {"full", Recompute::full}},
+                               "Activations computed twice to save memory: none, q, k, v and the inside of the mlp, or "
+                               "all of a layer; auto: the first that fits");
+  options.add("worker.chunk_tokens", deck.worker.chunk_tokens, "Tokens of a unit that are inside a block at a time")
+      ->check(integer_in(1, kMostTokens));
   options.add("log.every", deck.log_every, "Steps between progress lines")->check(integer_in(1, kMany));
   options.add("timeout_s", deck.timeout_s, "Longest wait for another rank in seconds")
       ->check(real_in(0, 1e6, Ends::without_least));

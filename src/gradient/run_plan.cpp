@@ -45,7 +45,12 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
     }
   }
   plan.slot_count = plan.unbounded() ? kUnboundedSlots : deck.staleness + 2;
-  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count);
+  plan.slots = make_slot_table(plan.shards, roles, plan.slot_count, deck.pull_format);
+  // What is left to choose, precision and recomputation, is measured and estimated at the start of a run.
+  plan.compute = {.threads = static_cast<int>(deck.worker.threads),
+                  .arithmetic = deck.precision == Precision::bf16 ? Element::bf16 : Element::fp32,
+                  .recompute = deck.worker.recompute == Recompute::automatic ? Recompute::none : deck.worker.recompute,
+                  .chunk_tokens = deck.worker.chunk_tokens};
   plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;

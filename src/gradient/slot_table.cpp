@@ -2,7 +2,7 @@
 
 namespace hat {
 
-SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots) {
+SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots, PullFormat format) {
   SlotTable table;
   table.window_bytes.assign(shards.parts_of_server.size(), 0);
   for (const Part& part : shards.parts) {
@@ -10,7 +10,8 @@ SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_
     table.parts.push_back({.server_rank = roles.rank_of_server[static_cast<size_t>(part.server)],
                            .offset = used,
                            .count = part.count,
-                           .slots = slots});
+                           .slots = slots,
+                           .format = format});
     used += table.parts.back().size_bytes();
   }
   return table;

@@ -32,6 +32,13 @@ void check_tokens(const PackedBatch& batch, int64_t vocabulary) {
 
 }  // namespace
 
+int64_t BatchUpload::table_length(int64_t longest) const {
+  // As long as documents may be, but not much longer than they are: nobody fills tables for 10^9 positions. Twice the
+  // need, so that a text that grows token by token (generation) seldom computes them again.
+  constexpr int64_t kAtOnce = 4096;
+  return std::max(std::min(2 * longest, std::max(longest, config_.max_length)), std::min(config_.max_length, kAtOnce));
+}
+
 DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, const PackedBatch& batch) {
   check_offsets(batch);
   check_tokens(batch, config_.vocabulary);
@@ -69,9 +76,8 @@ DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, con
     return result;
   }
   if (longest > table_length_) {
-    // Twice the need, so that a text that grows token by token (generation) seldom computes the table again.
     const int64_t head_size = config_.width / config_.heads;
-    table_length_ = std::max(2 * longest, std::min<int64_t>(config_.max_length, 4096));
+    table_length_ = table_length(longest);
     cosine_.grow(device_, table_length_ * head_size / 2);
     sine_.grow(device_, table_length_ * head_size / 2);
     ops.rope_table(stream, table_length_, head_size, config_.rope_base, cosine_.data(), sine_.data());

@@ -11,11 +11,23 @@ class BatchUpload {
  public:
   BatchUpload(const ModelConfig& config, const Device& device) : config_(config), device_(device) {}
 
+  /// At most what batches of `tokens` tokens, with documents of up to `longest`, need.
+  template <typename Visit>
+  void buffers(int64_t tokens, int64_t longest, Visit& visit) {
+    for (DeviceBuffer<int32_t>* buffer : {&inputs_, &targets_, &positions_, &offsets_}) visit(*buffer, tokens + 1);
+    if (config_.family == ModelFamily::gpt2) return;
+    visit(cosine_, table_length(longest) * (config_.width / config_.heads / 2));
+    visit(sine_, table_length(longest) * (config_.width / config_.heads / 2));
+  }
+
   /// The batch in device memory, valid until the next call. Throws Error when the batch contradicts itself, a token is
   /// outside the vocabulary, or (GPT-2) a document is longer than the learned positions.
   DeviceBatch upload(const Operations& ops, const Stream& stream, const PackedBatch& batch);
 
  private:
+  /// Rows of the tables of angles that are made when the longest document has `longest` tokens.
+  int64_t table_length(int64_t longest) const;
+
   ModelConfig config_;
   Device device_;
   std::vector<int32_t> host_positions_;

@@ -5,15 +5,21 @@
 
 namespace hat {
 
-/// Final norm, output matrix and loss. Logits exist for kRows rows at a time only; when a gradient is wanted, each such
+/// Final norm, output matrix and loss. Logits exist for some rows at a time only; when a gradient is wanted, each such
 /// piece goes forward and backward at once, so that no logits are stored or computed twice.
 class HeadBlock {
  public:
-  static constexpr int64_t kRows = 512;
-
   HeadBlock(const ModelConfig& config, const BlockSpec& block);
 
-  void grow(const Device& device, int64_t tokens);
+  template <typename Visit>
+  void buffers(int64_t tokens, Visit& visit) {
+    norm_.buffers(tokens, visit);
+    visit(input_, tokens * width_);
+    visit(normed_, std::min(tokens, rows_) * width_);
+    visit(d_normed_, std::min(tokens, rows_) * width_);
+    visit(logits_, std::min(tokens, rows_) * logits_stride_);
+    visit(row_nats_, tokens);
+  }
   /// Where the block's input x (T, C) is to be put; kept until the backward pass.
   float* input() { return input_.data(); }
   bool tied() const { return tied_; }
@@ -31,19 +37,22 @@ class HeadBlock {
   void logits(const PassContext& pass, const float* parameters, const float* output, float* logits);
 
  private:
-  /// Normalised input times the output matrix for rows [begin, begin + rows), into logits_.
-  void compute_logits(const PassContext& pass, const float* output, int64_t begin, int64_t rows);
+  /// Calls work(chunk) for pieces of rows_ rows, whose logits are in logits_ by then.
+  template <typename Work>
+  void for_each_piece(const PassContext& pass, const float* parameters, const float* output, const Work& work);
   double sum_nats(const PassContext& pass);
 
   int64_t width_;          ///< C
   int64_t vocabulary_;     ///< V
   int64_t logits_stride_;  ///< V up to a multiple of 16, so that rows start at a vector's boundary
+  int64_t rows_;           ///< of a piece
   bool tied_;
   int64_t output_weight_ = 0;
   Norm norm_;
   DeviceBuffer<float> input_;      ///< (T, C)
-  DeviceBuffer<float> normed_;     ///< (T, C)
-  DeviceBuffer<float> logits_;     ///< (kRows, logits_stride_)
+  DeviceBuffer<float> normed_;     ///< (rows_, C)
+  DeviceBuffer<float> d_normed_;   ///< (rows_, C)
+  DeviceBuffer<float> logits_;     ///< (rows_, logits_stride_)
   DeviceBuffer<double> row_nats_;  ///< (T)
   std::vector<double> host_nats_;
 };

@@ -10,29 +10,24 @@ Norm::Norm(const ModelConfig& config, const BlockSpec& block)
   if (family_ == ModelFamily::gpt2) bias_ = tensor_offset(block, "norm.bias");
 }
 
-void Norm::grow(const Device& device, int64_t tokens) {
-  inverse_.grow(device, tokens);
-  if (family_ == ModelFamily::gpt2) mean_.grow(device, tokens);
-}
-
-void Norm::forward(const PassContext& pass, const float* parameters, const float* x, float* y) {
-  const int64_t T = pass.batch.tokens;
+void Norm::forward(const PassContext& pass, Chunk chunk, const float* parameters, const float* x, float* y) {
+  float* inverse = inverse_.data() + chunk.begin;
   if (family_ == ModelFamily::gpt2) {
-    pass.ops.layernorm_forward(pass.stream, T, width_, epsilon_, x, parameters + weight_, parameters + bias_, y,
-                               mean_.data(), inverse_.data());
+    pass.ops.layernorm_forward(pass.stream, chunk.rows, width_, epsilon_, x, parameters + weight_, parameters + bias_,
+                               y, mean_.data() + chunk.begin, inverse);
   } else {
-    pass.ops.rmsnorm_forward(pass.stream, T, width_, epsilon_, x, parameters + weight_, y, inverse_.data());
+    pass.ops.rmsnorm_forward(pass.stream, chunk.rows, width_, epsilon_, x, parameters + weight_, y, inverse);
   }
 }
 
-void Norm::backward(const PassContext& pass, const float* parameters, const float* x, const float* dy, float* dx,
-                    float* gradients) const {
-  const int64_t T = pass.batch.tokens;
+void Norm::backward(const PassContext& pass, Chunk chunk, const float* parameters, const float* x, const float* dy,
+                    float* dx, float* gradients) const {
+  const float* inverse = inverse_.data() + chunk.begin;
   if (family_ == ModelFamily::gpt2) {
-    pass.ops.layernorm_backward(pass.stream, T, width_, x, parameters + weight_, mean_.data(), inverse_.data(), dy, dx,
-                                gradients + weight_, gradients + bias_);
+    pass.ops.layernorm_backward(pass.stream, chunk.rows, width_, x, parameters + weight_, mean_.data() + chunk.begin,
+                                inverse, dy, dx, gradients + weight_, gradients + bias_);
   } else {
-    pass.ops.rmsnorm_backward(pass.stream, T, width_, x, parameters + weight_, inverse_.data(), dy, dx,
+    pass.ops.rmsnorm_backward(pass.stream, chunk.rows, width_, x, parameters + weight_, inverse, dy, dx,
                               gradients + weight_);
   }
 }

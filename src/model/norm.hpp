@@ -8,12 +8,16 @@ class Norm {
  public:
   Norm(const ModelConfig& config, const BlockSpec& block);
 
-  void grow(const Device& device, int64_t tokens);
-  /// y (T, C) = norm(x).
-  void forward(const PassContext& pass, const float* parameters, const float* x, float* y);
-  /// dx (T, C) +=, gradients of weight and bias +=.
-  void backward(const PassContext& pass, const float* parameters, const float* x, const float* dy, float* dx,
-                float* gradients) const;
+  template <typename Visit>
+  void buffers(int64_t tokens, Visit& visit) {
+    visit(inverse_, tokens);
+    if (family_ == ModelFamily::gpt2) visit(mean_, tokens);
+  }
+  /// y (rows of the chunk, C) = norm(x), both from the chunk's first row.
+  void forward(const PassContext& pass, Chunk chunk, const float* parameters, const float* x, float* y);
+  /// dx (rows of the chunk, C) +=, gradients of weight and bias +=.
+  void backward(const PassContext& pass, Chunk chunk, const float* parameters, const float* x, const float* dy,
+                float* dx, float* gradients) const;
 
  private:
   ModelFamily family_;

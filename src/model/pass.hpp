@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "hat/device/device_buffer.hpp"
-#include "hat/kernels/operations.hpp"
+#include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
@@ -22,12 +24,53 @@ struct DeviceBatch {
   const float* sine = nullptr;
 };
 
-/// Buffers that hold nothing between two blocks, shared by all of them. Grow to the largest batch, then stay.
+/// A buffer of floats or of bf16, whichever the model stores its activations as.
+class ValuesBuffer {
+ public:
+  explicit ValuesBuffer(Element element = Element::fp32) : element_(element) {}
+  Values data() { return {bytes_.data(), element_}; }
+  int64_t element_bytes() const { return hat::element_bytes(element_); }
+  void grow(const Device& device, int64_t count) { bytes_.grow(device, count * element_bytes()); }
+
+ private:
+  Element element_;
+  DeviceBuffer<std::byte> bytes_;
+};
+
+/// Adds up what buffers would take, or makes them: each owner of buffers names them and their sizes once, in a function
+/// `buffers(tokens, visit)`.
+struct CountBytes {
+  int64_t bytes = 0;
+  template <typename T>
+  void operator()(DeviceBuffer<T>&, int64_t count) {
+    bytes += count * static_cast<int64_t>(sizeof(T));
+  }
+  void operator()(ValuesBuffer& buffer, int64_t count) { bytes += count * buffer.element_bytes(); }
+};
+struct GrowBuffers {
+  const Device& device;
+  template <typename Buffer>
+  void operator()(Buffer& buffer, int64_t count) const {
+    buffer.grow(device, count);
+  }
+};
+
+/// Buffers that hold nothing between two layers, shared by all of them. R: rows of a chunk, E: elements as stored.
 struct Scratch {
-  DeviceBuffer<float> wide;    ///< gradient of q, k, v (T, (H + 2 K) D), of gate and up (T, 2 F), or of up (T, F)
-  DeviceBuffer<float> middle;  ///< gradient of the attention's output (T, C) or of the activation (T, F)
-  DeviceBuffer<float> narrow;  ///< gradient of the normalised input (T, C)
-  DeviceBuffer<float> attention;
+  explicit Scratch(Element stored) : up(stored), qkv(stored), attended(stored) {}
+
+  DeviceBuffer<float> normed;       ///< (R, C), the normalised input
+  DeviceBuffer<float> wide;         ///< (R, 2 F) or (R, F), product before the activation, or its gradient
+  DeviceBuffer<float> middle;       ///< (R, F), the activation, or its gradient
+  DeviceBuffer<float> d_normed;     ///< (R, C)
+  DeviceBuffer<float> product;      ///< (R, (H + 2 K) D), q, k, v before they are stored in bf16
+  ValuesBuffer up;                  ///< (R, 2 F) or (R, F), what the activation is computed from, where it is not kept
+  ValuesBuffer qkv;                 ///< (T, (H + 2 K) D), where they are not kept
+  ValuesBuffer attended;            ///< (T, H D), the same
+  DeviceBuffer<float> log_sum_exp;  ///< (H, T), the same
+  DeviceBuffer<float> d_attended;   ///< (T, H D)
+  DeviceBuffer<float> d_qkv;        ///< (T, (H + 2 K) D)
+  DeviceBuffer<float> attention;    ///< workspace of the kernels
 };
 
 /// What every block needs in a pass.
@@ -36,27 +79,43 @@ struct PassContext {
   const Stream& stream;
   const DeviceBatch& batch;
   Scratch& scratch;
+  Element arithmetic;
+  int64_t chunk_tokens;
 };
 
-/// y (T, rows) = x (T, columns) weight^T + beta y, for a weight (rows, columns).
-inline void multiply_forward(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, const float* x,
-                             const float* weight, float beta, float* y) {
-  pass.ops.gemm(pass.stream, Transpose::no, Transpose::yes, T, rows, columns, 1.0f, x, columns, weight, columns, beta,
-                y, rows);
+/// Rows [begin, begin + rows) of a batch.
+struct Chunk {
+  int64_t begin = 0;
+  int64_t rows = 0;
+};
+
+/// Calls work(chunk) for all rows of the batch, in order.
+template <typename Work>
+void for_each_chunk(const PassContext& pass, const Work& work) {
+  for (int64_t begin = 0; begin < pass.batch.tokens; begin += pass.chunk_tokens) {
+    work(Chunk{begin, std::min(pass.chunk_tokens, pass.batch.tokens - begin)});
+  }
+}
+
+/// y (T, rows) = x (T, columns) weight^T for a weight (rows, columns).
+inline void multiply_forward(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, ConstValues x,
+                             const float* weight, float* y) {
+  pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::no, Transpose::yes, T, rows, columns, 1.0f, x, columns, weight,
+                columns, 0.0f, y, rows);
 }
 
 /// dx (T, columns) = dy (T, rows) weight.
 inline void multiply_input_gradient(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, const float* dy,
                                     const float* weight, float* dx) {
-  pass.ops.gemm(pass.stream, Transpose::no, Transpose::no, T, columns, rows, 1.0f, dy, rows, weight, columns, 0.0f, dx,
-                columns);
+  pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::no, Transpose::no, T, columns, rows, 1.0f, dy, rows, weight,
+                columns, 0.0f, dx, columns);
 }
 
 /// d_weight (rows, columns) += dy^T x.
 inline void multiply_weight_gradient(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, const float* dy,
-                                     const float* x, float* d_weight) {
-  pass.ops.gemm(pass.stream, Transpose::yes, Transpose::no, rows, columns, T, 1.0f, dy, rows, x, columns, 1.0f,
-                d_weight, columns);
+                                     ConstValues x, float* d_weight) {
+  pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::yes, Transpose::no, rows, columns, T, 1.0f, dy, rows, x,
+                columns, 1.0f, d_weight, columns);
 }
 
 }  // namespace hat

@@ -23,6 +23,8 @@ namespace {
 struct Layer {
   AttentionBlock attention;
   MlpBlock mlp;
+  DeviceBuffer<float> input;      ///< (T, C), of the attention block
+  DeviceBuffer<float> mlp_input;  ///< (T, C); not with Recompute::full
 };
 
 // Numbers of the blocks in the layout: embedding, then attention and MLP of each layer, then head.
@@ -33,36 +35,81 @@ size_t mlp_index(size_t layer) { return 2 + 2 * layer; }
 }  // namespace
 
 struct Transformer::Impl {
-  Impl(const ModelConfig& model, int threads, const Operations& table)
+  Impl(const ModelConfig& model, const ComputeOptions& compute)
       : config(model),
+        options(compute),
         layout(make_layout(model)),
-        device{.kind = DeviceKind::cpu, .index = 0, .threads = threads},
+        device{.kind = DeviceKind::cpu, .index = 0, .threads = compute.threads},
         stream(device),
-        ops(table),
+        ops(compute.operations == nullptr ? operations(device.kind) : *compute.operations),
         upload(model, device),
-        head(model, layout.blocks.back()) {
-    if (threads < 1) throw Error(fmt::format("a model cannot run on {} threads", threads));
+        head(model, layout.blocks.back()),
+        scratch(compute.arithmetic) {
+    if (options.threads < 1) throw Error(fmt::format("a model cannot run on {} threads", options.threads));
+    if (options.chunk_tokens < 1) throw Error(fmt::format("a chunk cannot have {} tokens", options.chunk_tokens));
     layers.reserve(static_cast<size_t>(model.layers));
     for (size_t l = 0; l < static_cast<size_t>(model.layers); ++l) {
       layers.push_back(
-          {AttentionBlock(model, layout.blocks[attention_index(l)]), MlpBlock(model, layout.blocks[mlp_index(l)])});
+          {.attention = AttentionBlock(model, layout.blocks[attention_index(l)], options.recompute, options.arithmetic),
+           .mlp = MlpBlock(model, layout.blocks[mlp_index(l)], options.recompute, options.arithmetic),
+           .input = {},
+           .mlp_input = {}});
     }
   }
 
   size_t head_index() const { return layout.blocks.size() - 1; }
+  PassContext context(const DeviceBatch& batch) {
+    return {ops, stream, batch, scratch, options.arithmetic, options.chunk_tokens};
+  }
 
-  void grow(int64_t tokens) {
+  /// All buffers whose size follows from the tokens of a batch.
+  template <typename Visit>
+  void buffers(int64_t tokens, Visit& visit) {
+    for (Layer& layer : layers) {
+      layer.attention.buffers(tokens, visit);
+      layer.mlp.buffers(tokens, visit);
+      visit(layer.input, tokens * config.width);
+      if (options.recompute != Recompute::full) visit(layer.mlp_input, tokens * config.width);
+    }
+    if (options.recompute == Recompute::full) visit(shared_mlp_input, tokens * config.width);
+    head.buffers(tokens, visit);
+    visit(d_residual, tokens * config.width);
+    scratch_buffers(tokens, visit);
+  }
+
+  template <typename Visit>
+  void scratch_buffers(int64_t tokens, Visit& visit) {
     const int64_t C = config.width;
     const int64_t F = mlp_width(config);
-    for (Layer& layer : layers) {
-      layer.attention.grow(device, tokens);
-      layer.mlp.grow(device, tokens);
+    const int64_t up_width = config.family == ModelFamily::gpt2 ? F : 2 * F;
+    const int64_t qkv_width = C + 2 * kv_heads(config) * (C / config.heads);
+    const int64_t chunk = std::min(tokens, options.chunk_tokens);
+    visit(scratch.normed, chunk * C);
+    visit(scratch.d_normed, chunk * C);
+    visit(scratch.wide, chunk * up_width);
+    visit(scratch.middle, chunk * F);
+    if (options.arithmetic != Element::fp32) visit(scratch.product, chunk * qkv_width);
+    if (options.recompute != Recompute::none) {
+      visit(scratch.up, chunk * up_width);
+      visit(scratch.qkv, tokens * qkv_width);
     }
-    head.grow(device, tokens);
-    scratch.wide.grow(device, tokens * std::max(3 * C, 2 * F));
-    scratch.middle.grow(device, tokens * std::max(C, F));
-    scratch.narrow.grow(device, tokens * C);
-    d_residual.grow(device, tokens * C);
+    if (options.recompute == Recompute::full) {
+      visit(scratch.attended, tokens * C);
+      visit(scratch.log_sum_exp, tokens * config.heads);
+    }
+    visit(scratch.d_attended, tokens * C);
+    visit(scratch.d_qkv, tokens * qkv_width);
+    const AttentionShape shape{.heads = config.heads, .kv_heads = kv_heads(config), .head_size = C / config.heads};
+    visit(scratch.attention, ops.attention_workspace(stream, shape));
+  }
+
+  void grow(int64_t tokens) {
+    GrowBuffers visit{device};
+    buffers(tokens, visit);
+  }
+
+  float* mlp_input(size_t l) {
+    return options.recompute == Recompute::full ? shared_mlp_input.data() : layers[l].mlp_input.data();
   }
 
   /// Runs all blocks up to the head's input.
@@ -72,14 +119,14 @@ struct Transformer::Impl {
     const float* positions =
         config.family == ModelFamily::gpt2 ? tokens + layout.blocks[kEmbedding].tensors[1].offset : nullptr;
     ops.embedding_forward(stream, pass.batch.tokens, config.width, pass.batch.inputs, pass.batch.positions, tokens,
-                          positions, layers.front().attention.input());
+                          positions, layers.front().input.data());
     for (size_t l = 0; l < layers.size(); ++l) {
       Layer& layer = layers[l];
       observer.before_forward(static_cast<int64_t>(attention_index(l)));
-      layer.attention.forward(pass, parameters[attention_index(l)], layer.mlp.input());
+      layer.attention.forward(pass, parameters[attention_index(l)], layer.input.data(), mlp_input(l));
       observer.before_forward(static_cast<int64_t>(mlp_index(l)));
-      float* next = l + 1 < layers.size() ? layers[l + 1].attention.input() : head.input();
-      layer.mlp.forward(pass, parameters[mlp_index(l)], next);
+      float* next = l + 1 < layers.size() ? layers[l + 1].input.data() : head.input();
+      layer.mlp.forward(pass, parameters[mlp_index(l)], mlp_input(l), next);
     }
     observer.before_forward(static_cast<int64_t>(head_index()));
   }
@@ -88,10 +135,15 @@ struct Transformer::Impl {
   void backward(const PassContext& pass, const ParameterPointers& parameters, const GradientPointers& gradients,
                 PassObserver& observer) {
     for (size_t l = layers.size(); l-- > 0;) {
-      layers[l].mlp.backward(pass, parameters[mlp_index(l)], d_residual.data(), gradients[mlp_index(l)]);
+      Layer& layer = layers[l];
+      const float* attention_parameters = parameters[attention_index(l)];
+      if (options.recompute == Recompute::full) {
+        layer.attention.forward(pass, attention_parameters, layer.input.data(), mlp_input(l));
+      }
+      layer.mlp.backward(pass, parameters[mlp_index(l)], mlp_input(l), d_residual.data(), gradients[mlp_index(l)]);
       observer.after_backward(static_cast<int64_t>(mlp_index(l)));
-      layers[l].attention.backward(pass, parameters[attention_index(l)], d_residual.data(),
-                                   gradients[attention_index(l)]);
+      layer.attention.backward(pass, attention_parameters, layer.input.data(), d_residual.data(),
+                               gradients[attention_index(l)]);
       observer.after_backward(static_cast<int64_t>(attention_index(l)));
     }
     float* d_tokens = gradients[kEmbedding];
@@ -108,6 +160,7 @@ struct Transformer::Impl {
   }
 
   ModelConfig config;
+  ComputeOptions options;
   ModelLayout layout;
   Device device;
   Stream stream;
@@ -116,7 +169,8 @@ struct Transformer::Impl {
   std::vector<Layer> layers;
   HeadBlock head;
   Scratch scratch;
-  DeviceBuffer<float> d_residual;  ///< (T, C), gradient of the residual stream on its way down
+  DeviceBuffer<float> d_residual;        ///< (T, C), gradient of the residual stream on its way down
+  DeviceBuffer<float> shared_mlp_input;  ///< (T, C), of the layer at hand, with Recompute::full
 };
 
 namespace {
@@ -127,20 +181,28 @@ int64_t count_targets(const PackedBatch& batch) {
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, int threads, const Operations& ops)
-    : impl_(std::make_unique<Impl>(config, threads, ops)) {}
+Transformer::Transformer(const ModelConfig& config, const ComputeOptions& options)
+    : impl_(std::make_unique<Impl>(config, options)) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 Transformer& Transformer::operator=(Transformer&&) noexcept = default;
 
 const ModelLayout& Transformer::layout() const { return impl_->layout; }
 const ModelConfig& Transformer::config() const { return impl_->config; }
+const ComputeOptions& Transformer::options() const { return impl_->options; }
+
+int64_t Transformer::buffer_bytes(int64_t tokens, int64_t longest) {
+  CountBytes count;
+  impl_->buffers(tokens, count);
+  impl_->upload.buffers(tokens, longest, count);
+  return count.bytes;
+}
 
 LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
   model.grow(device_batch.tokens);
-  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  const PassContext pass = model.context(device_batch);
   model.forward(pass, parameters, observer);
   const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
   return {nats, count_targets(batch)};
@@ -151,7 +213,7 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
   model.grow(device_batch.tokens);
-  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  const PassContext pass = model.context(device_batch);
   const size_t head = model.head_index();
   model.forward(pass, parameters, observer);
   observer.before_backward();  // the head's own forward and backward are one
@@ -167,7 +229,7 @@ void Transformer::logits(const PackedBatch& batch, const ParameterPointers& para
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
   model.grow(device_batch.tokens);
-  const PassContext pass{model.ops, model.stream, device_batch, model.scratch};
+  const PassContext pass = model.context(device_batch);
   PassObserver nobody;
   model.forward(pass, parameters, nobody);
   logits.resize(static_cast<size_t>(device_batch.tokens * model.config.vocabulary));

@@ -63,7 +63,7 @@ void Shard::restore(const CheckpointReader& checkpoint) {
 std::vector<TensorSlice> Shard::slices(int64_t part_index) {
   const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& p) { return p->index == part_index; });
   PartState& part = **found;
-  const float* values = part.slots.values(part.slots.latest()).data();
+  const float* values = part.slots.values().data();
   std::vector<TensorSlice> result = checkpoint_slices(plan_, part_index);
   auto slice = result.begin();
   for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
@@ -175,7 +175,7 @@ bool Shard::progress() {
   if (update == updates_.end()) return false;
   PartState& part = *update->part;
   const int64_t version = part.slots.latest();
-  const float* old_values = part.slots.values(version).data();
+  const float* old_values = part.slots.values().data();
   float* new_values = part.slots.begin(version + 1).data();
   part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient_of(*update),
                         old_values, new_values);

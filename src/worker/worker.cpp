@@ -19,13 +19,13 @@ struct Worker::Impl : PassObserver {
         worker(worker_number),
         own_server(std::move(server)),
         sampler(std::move(sample)),
-        device{.kind = DeviceKind::cpu, .index = 0, .threads = static_cast<int>(plan.deck.worker_threads)},
+        device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
         leases(plan, worker, dataset, mailbox, waiting),
         cache(plan, device, window, waiting),
         sender(plan, device, worker, mailbox, workers, waiting),
-        model(plan.deck.model, device.threads),
+        model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step) {
     for (size_t block = 0; block < parameters.size(); ++block) {

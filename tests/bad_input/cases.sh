@@ -47,6 +47,7 @@ decks() {
   deck_refused deck_flag 'deterministic|true or false|maybe' 'deterministic = maybe'
   deck_refused deck_list_for_one 'unit_tokens|not a list' 'unit_tokens = [1, 2]'
   deck_refused deck_misspelt_value "optimizer|did you mean 'adamw'" 'optimizer = "adamv"'
+  deck_refused deck_pull_format "pull.format|bf16" 'pull.format = "fp16"'
   deck_refused deck_negative 'checkpoint.every|-3' 'checkpoint.every = -3'
   deck_refused deck_not_finite 'clip.norm|nan' 'clip.norm = nan'
   deck_refused deck_huge_number 'unit_tokens|99999999999999999999' 'unit_tokens = 99999999999999999999'

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -21,10 +22,22 @@ constexpr int kDoneTag = 21;
 constexpr int kTakenTag = 22;
 
 PullCheck check_of_this_run = PullCheck::verify;
+PullFormat format_of_this_run = PullFormat::fp32;
 
-/// Every value of a version tells which version, part and element it is, exactly (all below 2^24).
+/// Every value of a version tells which version, part and element it is: exactly in fp32 (all below 2^24); in bf16 by
+/// one of the 16,384 numbers below 2, another one in each version until they are used up. Cheap: the less time servers
+/// and pullers spend on the values, the more often they meet.
 float value_of(int64_t version, int64_t part, int64_t i) {
+  if (format_of_this_run == PullFormat::bf16) {
+    return to_float(bfloat16{static_cast<uint16_t>((version * 509 + part * 131 + i * 7) & 0x3fff)});
+  }
   return static_cast<float>(version % 16'000 * 1024 + (part * 131 + i * 7) % 1024);
+}
+
+/// What the owner has where pullers get `value`: in bf16 most often something that is rounded to it.
+float owned(float value, int64_t i) {
+  if (format_of_this_run == PullFormat::fp32) return value;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | static_cast<uint32_t>(i * 37 & 0x7fff));
 }
 
 constexpr size_t kOwnBlock = 0;  // lies on server 0 alone, which publishes it at its own pace
@@ -40,7 +53,8 @@ struct Layout {
                                                                {0, 12000}, {0, 5},    {1, 9001}};
     for (const auto& [server, count] : owner_and_count) {
       int64_t& used = window_bytes[static_cast<size_t>(server)];
-      parts.push_back({.server_rank = server, .offset = used, .count = count, .slots = kSlots});
+      parts.push_back(
+          {.server_rank = server, .offset = used, .count = count, .slots = kSlots, .format = format_of_this_run});
       used += parts.back().size_bytes();
     }
   }
@@ -48,7 +62,7 @@ struct Layout {
   size_t blocks() const { return parts_of_block.size(); }
   int64_t body_bytes() const {
     int64_t bytes = 0;
-    for (const PartSlots& part : parts) bytes += part.count * 4;
+    for (const PartSlots& part : parts) bytes += part.count * (format_of_this_run == PullFormat::fp32 ? 4 : 2);
     return bytes;
   }
 };
@@ -65,16 +79,23 @@ class Publisher {
     }
   }
 
-  /// MPI makes progress in the middle of every body: over TCP that is when others can see it half-written.
+  /// MPI makes progress in the middle of every body: over TCP that is when others can see it half-written (in bf16 only
+  /// overwritten as a whole, between the header and the body that they read).
   void publish(size_t block, int64_t version) {
     for (auto& [part, slots] : parts_[block]) {
       const std::span<float> values = slots.begin(version);
-      for (size_t i = 0; i < values.size(); ++i) {
-        if (i == values.size() / 2) window_->sync();
-        values[i] = value_of(version, part, static_cast<int64_t>(i));
-      }
+      const auto fill = [&, number = part](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          values[static_cast<size_t>(i)] = owned(value_of(version, number, i), i);
+        }
+      };
+      const auto count = static_cast<int64_t>(values.size());
+      fill(0, count / 2);
+      window_->sync();
+      fill(count / 2, count);
       slots.publish(version);
       EXPECT_EQ(slots.latest(), version);
+      EXPECT_EQ(slots.values().data(), values.data()) << "the owner's values are not those it wrote";
     }
   }
   void publish_all(int64_t version) {
@@ -347,6 +368,9 @@ TEST(VersionedSlots, RulesAtRest) {
 
 int main(int argc, char** argv) {
   return hat::test::run_mpi_tests(argc, argv, [](int count, char** arguments) {
-    if (count > 1 && std::strcmp(arguments[1], "off") == 0) hat::check_of_this_run = hat::PullCheck::off;
+    for (int i = 1; i < count; ++i) {
+      if (std::strcmp(arguments[i], "off") == 0) hat::check_of_this_run = hat::PullCheck::off;
+      if (std::strcmp(arguments[i], "bf16") == 0) hat::format_of_this_run = hat::PullFormat::bf16;
+    }
   });
 }

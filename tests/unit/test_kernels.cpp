@@ -1,6 +1,7 @@
 // Every operation against plain double loops, at sizes that fit no vector and no tile.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -72,8 +73,8 @@ TEST_P(Kernels, Gemm) {
               if (beta == 0.0f) c[static_cast<size_t>(i * ldc + j)] = std::numeric_limits<float>::quiet_NaN();
             }
           }
-          ops_.gemm(stream_, transpose_a, transpose_b, m, n, k, 0.5f, a.data(), lda, b.data(), ldb, beta, c.data(),
-                    ldc);
+          ops_.gemm(stream_, Element::fp32, transpose_a, transpose_b, m, n, k, 0.5f, a.data(), lda, b.data(), ldb, beta,
+                    c.data(), ldc);
           EXPECT_LE(distance(c, expected), kTolerance) << m << " x " << n << " x " << k;
         }
       }
@@ -188,110 +189,246 @@ TEST_P(Kernels, Norms) {
   }
 }
 
+/// Stored as `element` and read back.
+Floats stored(const Floats& values, Element element) {
+  Floats result = values;
+  for (float& value : result) value = element == Element::fp32 ? value : to_float(to_bfloat16(value));
+  return result;
+}
+
+/// An array of either element type.
+class Stored {
+ public:
+  Stored(int64_t count, Element element)
+      : element_(element), floats_(static_cast<size_t>(count)), halves_(static_cast<size_t>(count)) {}
+  explicit Stored(const Floats& values, Element element) : Stored(static_cast<int64_t>(values.size()), element) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      floats_[i] = values[i];
+      halves_[i] = to_bfloat16(values[i]);
+    }
+  }
+  Values values() { return element_ == Element::fp32 ? Values(floats_.data()) : Values(halves_.data()); }
+  Floats read() const {
+    Floats result = floats_;
+    for (size_t i = 0; element_ == Element::bf16 && i < result.size(); ++i) result[i] = to_float(halves_[i]);
+    return result;
+  }
+
+ private:
+  Element element_;
+  Floats floats_;
+  std::vector<bfloat16> halves_;
+};
+
+double tolerance(Element element) { return element == Element::fp32 ? kTolerance : 1.0 / 256; }
+
+TEST_P(Kernels, GemmInBf16) {
+  for (const auto transpose_a : {Transpose::no, Transpose::yes}) {
+    for (const auto transpose_b : {Transpose::no, Transpose::yes}) {
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                                    {7, 13, 5},
+                                    {65, 33, 129},
+                                    {2, 257, 18},
+                                    {14, 32, 512},
+                                    {449, 17, 513},
+                                    {28, 2049, 37},
+                                    {15, 48, 1025}}) {
+        const int64_t lda = (transpose_a == Transpose::yes ? m : k) + 3;
+        const int64_t ldb = (transpose_b == Transpose::yes ? k : n) + 2;
+        const int64_t ldc = n + 5;
+        const Floats a = random_values((transpose_a == Transpose::yes ? k : m) * lda, 1);
+        const Floats b = random_values((transpose_b == Transpose::yes ? n : k) * ldb, 2);
+        const Floats left = stored(a, Element::bf16);
+        const Floats right = stored(b, Element::bf16);
+        for (const float beta : {0.0f, 1.0f}) {
+          const Floats start = random_values(m * ldc, 3);
+          Doubles expected = widen(start);
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0.0;
+              for (int64_t l = 0; l < k; ++l) {
+                sum += static_cast<double>(
+                           left[static_cast<size_t>(transpose_a == Transpose::yes ? l * lda + i : i * lda + l)]) *
+                       static_cast<double>(
+                           right[static_cast<size_t>(transpose_b == Transpose::yes ? j * ldb + l : l * ldb + j)]);
+              }
+              double& out = expected[static_cast<size_t>(i * ldc + j)];
+              out = 0.5 * sum + static_cast<double>(beta) * out;
+            }
+          }
+          // Operands stored in fp32 are rounded, so all four combinations give the same bits.
+          Floats first;
+          for (const auto a_element : {Element::fp32, Element::bf16}) {
+            for (const auto b_element : {Element::fp32, Element::bf16}) {
+              Floats c = start;
+              if (beta == 0.0f) {
+                for (int64_t i = 0; i < m; ++i)
+                  std::fill_n(c.begin() + i * ldc, n, std::numeric_limits<float>::quiet_NaN());
+              }
+              Stored stored_a(a, a_element);
+              Stored stored_b(b, b_element);
+              ops_.gemm(stream_, Element::bf16, transpose_a, transpose_b, m, n, k, 0.5f, stored_a.values(), lda,
+                        stored_b.values(), ldb, beta, c.data(), ldc);
+              EXPECT_LE(distance(c, expected), kTolerance) << m << " x " << n << " x " << k;
+              if (first.empty()) first = c;
+              EXPECT_EQ(c, first) << m << " x " << n << " x " << k;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, Rope) {
   const int64_t heads = 3;
   for (const int64_t D : {2, 6, 64}) {
-    const int64_t stride = heads * D + 5;
+    const int64_t N = (heads + 2) * D;
     const std::vector<int32_t> positions = {0, 1, 2, 999, 0, 1};
     const auto T = static_cast<int64_t>(positions.size());
     Floats cosine(static_cast<size_t>(1000 * D / 2));
     Floats sine(cosine.size());
     ops_.rope_table(stream_, 1000, D, 10000.0, cosine.data(), sine.data());
-    const Floats x = random_values(T * stride, 1);
-    Floats y = x;
-    Doubles expected = widen(x);
-    for (int64_t t = 0; t < T; ++t) {
-      for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t i = 0; i < D / 2; ++i) {
-          const double angle = positions[static_cast<size_t>(t)] *
-                               std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(D));
-          const auto low = static_cast<size_t>(t * stride + h * D + i);
-          const size_t high = low + static_cast<size_t>(D / 2);
-          const double a = static_cast<double>(x[low]);
-          const double b = static_cast<double>(x[high]);
-          expected[low] = a * std::cos(angle) - b * std::sin(angle);
-          expected[high] = b * std::cos(angle) + a * std::sin(angle);
+    const Floats x = random_values(T * N, 1);
+    const Floats bias = random_values(N, 2);
+    for (const bool biased : {false, true}) {
+      for (const bool rotated : {false, true}) {
+        Doubles sum = widen(x);
+        for (size_t i = 0; biased && i < sum.size(); ++i)
+          sum[i] += static_cast<double>(bias[i % static_cast<size_t>(N)]);
+        Doubles expected = sum;
+        for (int64_t t = 0; rotated && t < T; ++t) {
+          for (int64_t h = 0; h < heads; ++h) {
+            for (int64_t i = 0; i < D / 2; ++i) {
+              const double angle = positions[static_cast<size_t>(t)] *
+                                   std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+              const auto low = static_cast<size_t>(t * N + h * D + i);
+              const size_t high = low + static_cast<size_t>(D / 2);
+              expected[low] = sum[low] * std::cos(angle) - sum[high] * std::sin(angle);
+              expected[high] = sum[high] * std::cos(angle) + sum[low] * std::sin(angle);
+            }
+          }
         }
+        const float* c = rotated ? cosine.data() : nullptr;
+        const float* b = biased ? bias.data() : nullptr;
+        for (const Element element : {Element::fp32, Element::bf16}) {
+          Stored y(T * N, element);
+          ops_.rope_forward(stream_, T, N, heads, D, positions.data(), c, sine.data(), b, x.data(), y.values());
+          EXPECT_LE(distance(y.read(), expected), tolerance(element)) << D;
+        }
+        Floats y = x;
+        ops_.rope_forward(stream_, T, N, heads, D, positions.data(), c, sine.data(), b, y.data(), y.data());
+        EXPECT_LE(distance(y, expected), kTolerance) << D;
+        if (!rotated) continue;
+        ops_.rope_backward(stream_, T, N, heads, D, positions.data(), c, sine.data(), y.data());
+        EXPECT_LE(distance(y, sum), kTolerance) << D;  // a rotation's transpose is its inverse
       }
     }
-    ops_.rope(stream_, RopeDirection::forward, T, heads, D, stride, positions.data(), cosine.data(), sine.data(),
-              y.data());
-    EXPECT_LE(distance(y, expected), kTolerance) << D;
-    ops_.rope(stream_, RopeDirection::backward, T, heads, D, stride, positions.data(), cosine.data(), sine.data(),
-              y.data());
-    EXPECT_LE(distance(y, widen(x)), kTolerance) << D;  // a rotation's transpose is its inverse
   }
 }
 
 TEST_P(Kernels, Swiglu) {
   const int64_t T = 11;
   const int64_t F = 37;
-  const Floats gate_up = random_values(T * 2 * F, 1, 6.0);
+  const Floats x = random_values(T * 2 * F, 1, 6.0);
   const Floats dy = random_values(T * F, 2);
-  Floats y(dy.size());
-  Floats gradient(gate_up.size());
-  Doubles expected_y(y.size());
-  Doubles expected_gradient(gradient.size());
-  for (int64_t t = 0; t < T; ++t) {
-    for (int64_t f = 0; f < F; ++f) {
-      const auto gate_at = static_cast<size_t>(t * 2 * F + f);
-      const size_t up_at = gate_at + static_cast<size_t>(F);
-      const auto at = static_cast<size_t>(t * F + f);
-      const double gate = static_cast<double>(gate_up[gate_at]);
-      const double up = static_cast<double>(gate_up[up_at]);
-      const double s = 1.0 / (1.0 + std::exp(-gate));
-      expected_y[at] = gate * s * up;
-      expected_gradient[gate_at] = static_cast<double>(dy[at]) * up * (s + gate * s * (1.0 - s));
-      expected_gradient[up_at] = static_cast<double>(dy[at]) * gate * s;
+  for (const Element element : {Element::fp32, Element::bf16}) {
+    const Floats gate_up = stored(x, element);
+    Doubles expected_y(dy.size());
+    Doubles expected_gradient(gate_up.size());
+    for (int64_t t = 0; t < T; ++t) {
+      for (int64_t f = 0; f < F; ++f) {
+        const auto gate_at = static_cast<size_t>(t * 2 * F + f);
+        const size_t up_at = gate_at + static_cast<size_t>(F);
+        const auto at = static_cast<size_t>(t * F + f);
+        const double gate = static_cast<double>(gate_up[gate_at]);
+        const double up = static_cast<double>(gate_up[up_at]);
+        const double s = 1.0 / (1.0 + std::exp(-gate));
+        expected_y[at] = gate * s * up;
+        expected_gradient[gate_at] = static_cast<double>(dy[at]) * up * (s + gate * s * (1.0 - s));
+        expected_gradient[up_at] = static_cast<double>(dy[at]) * gate * s;
+      }
     }
+    Stored kept(T * 2 * F, element);
+    Floats y(dy.size());
+    Floats again(dy.size());
+    Floats unkept(dy.size());
+    Floats gradient(gate_up.size());
+    ops_.swiglu_forward(stream_, T, F, x.data(), kept.values(), y.data());
+    ops_.swiglu_forward(stream_, T, F, x.data(), Values(nullptr, element), unkept.data());
+    ops_.swiglu_backward(stream_, T, F, kept.values(), dy.data(), gradient.data(), again.data());
+    EXPECT_EQ(kept.read(), gate_up);
+    EXPECT_LE(distance(y, expected_y), kTolerance);
+    EXPECT_EQ(again, y);
+    EXPECT_EQ(unkept, y);
+    EXPECT_LE(distance(gradient, expected_gradient), kTolerance);
+    if (element == Element::bf16) continue;
+    Floats in_place = x;
+    Floats both = dy;
+    ops_.swiglu_forward(stream_, T, F, in_place.data(), in_place.data(), unkept.data());
+    ops_.swiglu_backward(stream_, T, F, in_place.data(), both.data(), in_place.data(), both.data());
+    EXPECT_EQ(in_place, gradient);
+    EXPECT_EQ(both, y);
   }
-  ops_.swiglu_forward(stream_, T, F, gate_up.data(), y.data());
-  ops_.swiglu_backward(stream_, T, F, gate_up.data(), dy.data(), gradient.data());
-  EXPECT_LE(distance(y, expected_y), kTolerance);
-  EXPECT_LE(distance(gradient, expected_gradient), kTolerance);
-  Floats in_place = gate_up;
-  ops_.swiglu_backward(stream_, T, F, in_place.data(), dy.data(), in_place.data());
-  EXPECT_EQ(in_place, gradient);
 }
 
 TEST_P(Kernels, Gelu) {
-  const int64_t n = 1003;
-  const Floats x = random_values(n, 1, 6.0);
-  const Floats dy = random_values(n, 2);
-  Floats y(x.size());
-  Floats dx(x.size());
-  Doubles expected_y(x.size());
-  Doubles expected_dx(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const double v = static_cast<double>(x[i]);
-    const double root = std::sqrt(2.0 / std::acos(-1.0));
-    const double tanh = std::tanh(root * (v + 0.044715 * v * v * v));
-    const double slope = root * (1.0 + 3.0 * 0.044715 * v * v);
-    expected_y[i] = 0.5 * v * (1.0 + tanh);
-    expected_dx[i] = static_cast<double>(dy[i]) * (0.5 * (1.0 + tanh) + 0.5 * v * (1.0 - tanh * tanh) * slope);
+  const int64_t T = 17;
+  const int64_t F = 59;
+  const Floats x = random_values(T * F, 1, 6.0);
+  const Floats bias = random_values(F, 3);
+  const Floats dy = random_values(T * F, 2);
+  for (const Element element : {Element::fp32, Element::bf16}) {
+    Floats up = x;
+    for (size_t i = 0; i < up.size(); ++i) up[i] += bias[i % static_cast<size_t>(F)];
+    up = stored(up, element);
+    Doubles expected_y(x.size());
+    Doubles expected_gradient(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double v = static_cast<double>(up[i]);
+      const double root = std::sqrt(2.0 / std::acos(-1.0));
+      const double tanh = std::tanh(root * (v + 0.044715 * v * v * v));
+      const double slope = root * (1.0 + 3.0 * 0.044715 * v * v);
+      expected_y[i] = 0.5 * v * (1.0 + tanh);
+      expected_gradient[i] = static_cast<double>(dy[i]) * (0.5 * (1.0 + tanh) + 0.5 * v * (1.0 - tanh * tanh) * slope);
+    }
+    Stored kept(T * F, element);
+    Floats y(x.size());
+    Floats again(x.size());
+    Floats unkept(x.size());
+    Floats gradient(x.size());
+    ops_.gelu_forward(stream_, T, F, x.data(), bias.data(), kept.values(), y.data());
+    ops_.gelu_forward(stream_, T, F, x.data(), bias.data(), Values(nullptr, element), unkept.data());
+    ops_.gelu_backward(stream_, T, F, kept.values(), dy.data(), gradient.data(), again.data());
+    EXPECT_EQ(kept.read(), up);
+    EXPECT_LE(distance(y, expected_y), kTolerance);
+    EXPECT_EQ(again, y);
+    EXPECT_EQ(unkept, y);
+    EXPECT_LE(distance(gradient, expected_gradient), kTolerance);
   }
-  ops_.gelu_forward(stream_, n, x.data(), y.data());
-  ops_.gelu_backward(stream_, n, x.data(), dy.data(), dx.data());
-  EXPECT_LE(distance(y, expected_y), kTolerance);
-  EXPECT_LE(distance(dx, expected_dx), kTolerance);
 }
 
-TEST_P(Kernels, Bias) {
+TEST_P(Kernels, BiasAndResidual) {
   const int64_t T = 301;
   const int64_t N = 131;
+  const Floats x = random_values(T * N, 5);
   const Floats bias = random_values(N, 1);
   const Floats dy = random_values(T * N, 2);
-  Floats y = random_values(T * N, 3);
+  const Floats start = random_values(T * N, 3);
   Floats d_bias = random_values(N, 4);
-  Doubles expected_y = widen(y);
   Doubles expected_bias = widen(d_bias);
-  for (size_t i = 0; i < y.size(); ++i) {
-    expected_y[i] += static_cast<double>(bias[i % static_cast<size_t>(N)]);
-    expected_bias[i % static_cast<size_t>(N)] += static_cast<double>(dy[i]);
+  for (const bool biased : {false, true}) {
+    Doubles expected = widen(start);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] += static_cast<double>(x[i]);
+      if (biased) expected[i] += static_cast<double>(bias[i % static_cast<size_t>(N)]);
+    }
+    Floats y = start;
+    ops_.residual_forward(stream_, T, N, x.data(), biased ? bias.data() : nullptr, y.data());
+    EXPECT_LE(distance(y, expected), kTolerance);
   }
-  ops_.bias_forward(stream_, T, N, bias.data(), y.data());
+  for (size_t i = 0; i < dy.size(); ++i) expected_bias[i % static_cast<size_t>(N)] += static_cast<double>(dy[i]);
   ops_.bias_backward(stream_, T, N, dy.data(), d_bias.data());
-  EXPECT_LE(distance(y, expected_y), kTolerance);
   EXPECT_LE(distance(d_bias, expected_bias), kTolerance);
 }
 
@@ -330,25 +467,17 @@ TEST_P(Kernels, Elementwise) {
   const int64_t n = 1003;
   const Floats x = random_values(n, 1);
   const Floats y = random_values(n, 2);
-  Doubles added(x.size());
   Doubles scaled(x.size());
   double squares = 0.0;
   for (size_t i = 0; i < x.size(); ++i) {
     const double a = static_cast<double>(x[i]);
     const double b = static_cast<double>(y[i]);
-    added[i] = a + b;
     scaled[i] = 0.25 * b;
     squares += a * a;
   }
   Floats work = y;
-  ops_.add(stream_, n, x.data(), work.data());
-  EXPECT_LE(distance(work, added), kTolerance);
-  work = y;
   ops_.scale(stream_, n, 0.25f, work.data());
   EXPECT_LE(distance(work, scaled), kTolerance);
-  work = y;
-  ops_.copy(stream_, n, x.data(), work.data());
-  EXPECT_EQ(work, x);
   ops_.fill(stream_, n, 2.5f, work.data());
   EXPECT_EQ(work, Floats(x.size(), 2.5f));
   double sum = -1.0;

@@ -70,7 +70,7 @@ TEST_P(AgainstPyTorch, LogitsLossAndEveryGradient) {
   const Reference reference;
   const auto& expected = reference.index.at("models").at(GetParam());
   for (const int threads : {1, 2}) {
-    Transformer model(reference.config(GetParam()), threads);
+    Transformer model(reference.config(GetParam()), {.threads = threads});
     const ModelLayout& layout = model.layout();
     const BlockValues parameters =
         formula_parameters(layout, reference.index.at("seed"), reference.index.at("amplitude"));

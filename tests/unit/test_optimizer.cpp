@@ -30,9 +30,12 @@ std::vector<float> random_values(int64_t count, uint64_t stream) {
   return values;
 }
 
+enum class Place { apart, same };  // where new values go
+
 /// Updates of a whole part, one after the other; update `u` has the gradient random_values(count, u) from `begin` on.
 std::vector<float> after_updates(const OptimizerConfig& config, const ModelLayout& layout, const Part& part,
-                                 int64_t updates, std::vector<std::vector<OptimizerState>>* states = nullptr) {
+                                 int64_t updates, std::vector<std::vector<OptimizerState>>* states = nullptr,
+                                 Place place = Place::apart) {
   const int64_t block_size = layout.blocks[static_cast<size_t>(part.block)].size;
   std::vector<float> values = random_values(block_size, 1000);
   values = {values.begin() + part.begin, values.begin() + part.begin + part.count};
@@ -41,10 +44,11 @@ std::vector<float> after_updates(const OptimizerConfig& config, const ModelLayou
     std::vector<float> gradient = random_values(block_size, static_cast<uint64_t>(u));
     gradient = {gradient.begin() + part.begin, gradient.begin() + part.begin + part.count};
     std::vector<float> updated(values.size(), NAN);
+    float* new_values = place == Place::same ? values.data() : updated.data();
     for (int64_t piece = 0; piece < optimizer.pieces(); ++piece) {
-      optimizer.update(piece, u, kRates, kScale, gradient.data(), values.data(), updated.data());
+      optimizer.update(piece, u, kRates, kScale, gradient.data(), values.data(), new_values);
     }
-    values = updated;
+    if (place == Place::apart) values = updated;
   }
   for (int64_t piece = 0; states != nullptr && piece < optimizer.pieces(); ++piece) {
     states->push_back(optimizer.state(piece));
@@ -202,6 +206,27 @@ TEST(Optimizer, PartsGiveTheBitsOfTheWhole) {
       }
     }
     EXPECT_GT(split_blocks, 0);
+  }
+}
+
+// A server that publishes rounded values has one array of its own, and updates it in place.
+TEST(Optimizer, UpdatesInPlaceWithTheSameBits) {
+  const ModelLayout layout = make_layout(test::small_llama());
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon}) {
+    for (int64_t block = 0; block < static_cast<int64_t>(layout.blocks.size()); ++block) {
+      std::vector<std::vector<OptimizerState>> state_apart;
+      std::vector<std::vector<OptimizerState>> state_same;
+      const Part part = whole_block(layout, block);
+      const std::vector<float> apart = after_updates(config_of(kind), layout, part, 4, &state_apart);
+      const std::vector<float> same = after_updates(config_of(kind), layout, part, 4, &state_same, Place::same);
+      EXPECT_EQ(same, apart) << "block " << block;
+      ASSERT_EQ(state_same.size(), state_apart.size());
+      for (size_t piece = 0; piece < state_same.size(); ++piece) {
+        for (size_t i = 0; i < state_same[piece].size(); ++i) {
+          EXPECT_EQ(state_same[piece][i].values, state_apart[piece][i].values) << "block " << block;
+        }
+      }
+    }
   }
 }
 

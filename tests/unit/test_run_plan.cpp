@@ -41,21 +41,39 @@ TEST(RunPlan, PartsOfAServerLieBehindEachOther) {
   }
 }
 
-TEST(PartSlots, SlotsDoNotOverlapAndAreAligned) {
-  for (const int64_t count : {1, 15, 16, 17, 1000}) {
-    const PartSlots part{.server_rank = 0, .offset = 128, .count = count, .slots = 3};
+TEST(RunPlan, Bf16PullsHalveTheSlots) {
+  Deck deck = deck_of(1);
+  const RunPlan fp32 = make_run_plan(deck, roles_of(3, 1));
+  deck.pull_format = PullFormat::bf16;
+  const RunPlan bf16 = make_run_plan(deck, roles_of(3, 1));
+  ASSERT_EQ(fp32.slots.parts.size(), bf16.slots.parts.size());
+  for (size_t i = 0; i < fp32.slots.parts.size(); ++i) {
+    EXPECT_EQ(fp32.slots.parts[i].body_bytes(), fp32.shards.parts[i].count * 4);
+    EXPECT_EQ(bf16.slots.parts[i].body_bytes(), bf16.shards.parts[i].count * 2);
+  }
+  EXPECT_LT(bf16.slots.window_bytes[0], fp32.slots.window_bytes[0]);
+}
+
+void expect_apart_and_aligned(PullFormat format) {
+  for (const int64_t count : {1, 15, 16, 17, 31, 32, 33, 1000}) {
+    const PartSlots part{.server_rank = 0, .offset = 128, .count = count, .slots = 3, .format = format};
     int64_t end = part.offset + static_cast<int64_t>(sizeof(int64_t));  // of `latest`
     for (int64_t version = 0; version < 3; ++version) {
       EXPECT_EQ(part.header_offset(version) % 64, 0);
       EXPECT_EQ(part.body_offset(version) % 64, 0);
       EXPECT_GE(part.header_offset(version), end);
       EXPECT_GE(part.body_offset(version), part.header_offset(version) + static_cast<int64_t>(sizeof(int64_t)));
-      end = part.body_offset(version) + count * 4;
+      end = part.body_offset(version) + part.body_bytes();
       EXPECT_EQ(part.header_offset(version + 3), part.header_offset(version)) << "version v lies in slot v % slots";
     }
     EXPECT_LE(end, part.offset + part.size_bytes());
     EXPECT_EQ(part.size_bytes() % 64, 0);
   }
+}
+
+TEST(PartSlots, SlotsDoNotOverlapAndAreAligned) {
+  expect_apart_and_aligned(PullFormat::fp32);
+  expect_apart_and_aligned(PullFormat::bf16);
 }
 
 TEST(PartSlots, OffsetsGoBeyondTwoToThe31) {

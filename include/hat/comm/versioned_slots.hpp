@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "hat/comm/communicator.hpp"
+#include "hat/config/deck.hpp"
+#include "hat/core/bfloat16.hpp"
 
 namespace hat {
 
-/// Where the versions of one part (a run of fp32 values owned by one server) lie in that server's window:
+/// Where the versions of one part (a run of values owned by one server) lie in that server's window:
 ///   int64 latest                       newest version published
-///   slot 0 .. slots - 1, each: int64 version, then the values
+///   slot 0 .. slots - 1, each: int64 version, then the values in `format`
 /// Version v lies in slot v % slots. All offsets in bytes, multiples of 64.
 ///
 /// Who may touch what. The header of a slot says in which state it is:
@@ -19,40 +21,50 @@ namespace hat {
 struct PartSlots {
   int server_rank = 0;  ///< rank in the window's communicator
   int64_t offset = 0;   ///< of `latest`
-  int64_t count = 0;    ///< fp32 values
+  int64_t count = 0;    ///< values
   int64_t slots = 0;
+  PullFormat format = PullFormat::fp32;
 
   static constexpr int64_t kHeaderBytes = 64;
   static constexpr int64_t kBeingWritten = -1;
   static constexpr int64_t kNothingYet = -2;
 
-  int64_t slot_bytes() const { return kHeaderBytes + (count * 4 + 63) / 64 * 64; }
+  int64_t body_bytes() const { return count * (format == PullFormat::fp32 ? 4 : 2); }
+  int64_t slot_bytes() const { return kHeaderBytes + (body_bytes() + 63) / 64 * 64; }
   int64_t size_bytes() const { return kHeaderBytes + slots * slot_bytes(); }
   int64_t header_offset(int64_t version) const { return offset + kHeaderBytes + version % slots * slot_bytes(); }
   int64_t body_offset(int64_t version) const { return header_offset(version) + kHeaderBytes; }
 };
 
-/// The owner's side of one part. Lives on the rank that owns the window memory.
+/// The owner's side of one part. Lives on the rank that owns the window memory. The owner's values are fp32:
+///   format fp32   those of a version are its slot
+///   format bf16   one array outside the window; a slot gets them rounded to the nearest, ties to even, in `publish`
 class SlotPublisher {
  public:
   /// Marks all slots as empty.
   SlotPublisher(const Window& window, const PartSlots& part);
 
-  /// Opens the slot of `version` for writing; whatever version it held is gone for pullers from now on.
+  /// Where the values of `version` are to be written: fp32: its slot, and whatever version that held is gone for
+  /// pullers from now on; bf16: over values(), element by element. May be called again until the version is published.
   std::span<float> begin(int64_t version);
   /// Makes the version visible, and `latest`.
   void publish(int64_t version);
 
   int64_t latest() const { return latest_; }
-  /// Values of a version that is still held.
-  std::span<const float> values(int64_t version) const;
+  /// Values of the version published last.
+  std::span<const float> values() const;
 
  private:
+  /// Nobody may use what the slot of `version` held.
+  void open(int64_t version) const;
+  template <class T>
+  std::span<T> body(int64_t version) const;
   int64_t* word(int64_t offset) const;
   void store(int64_t offset, int64_t value) const;
 
   const Window* window_;
   PartSlots part_;
+  std::vector<float> values_;  // bf16 only
   int64_t latest_ = PartSlots::kNothingYet;
 };
 
@@ -75,7 +87,7 @@ enum class PullCheck {
 class SlotPull {
  public:
   enum class Rule { exact, freshest };
-  /// A part and where its values go.
+  /// A part and where its values go, fp32 whatever the part's format. Undefined until the pull is done.
   struct Target {
     PartSlots part;
     float* values;
@@ -100,6 +112,7 @@ class SlotPull {
   void start_headers_again();
   bool all_complete();
   void restart();
+  void accept();
 
   const Window* window_;
   std::vector<Target> targets_;

@@ -13,11 +13,21 @@ enum class Mode { sync, hybrid, async };
 enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
 enum class Dispatch { on_demand, static_ };
+enum class PullFormat { fp32, bf16 };
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
 enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
 enum class LongPolicy { cut, refuse };
+enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
+
+/// What a forward pass keeps for the backward pass; the rest is computed again there, to the same bits.
+enum class Recompute {
+  automatic,  ///< the first of the following that fits into memory
+  none,       ///< keeps what matrix products made: nothing but norms and activations is computed twice
+  inner,      ///< keeps inputs of the blocks and outputs of the attention: q, k, v and the MLP's inside come twice
+  full,       ///< keeps inputs of the layers: every layer's forward is computed twice
+};
 
 /// Architecture of a decoder transformer. Llama: RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases.
 /// GPT-2: LayerNorm, learned positions, GELU (tanh form), biases, kv_heads = heads.
@@ -84,6 +94,13 @@ struct SampleConfig {
   double temperature = 0.8;
 };
 
+struct WorkerConfig {
+  int64_t threads = 1;
+  double memory_gib = 0;  ///< what a worker may use; 0: its share of what is available on its node
+  Recompute recompute = Recompute::automatic;
+  int64_t chunk_tokens = 2048;  ///< rows of a unit that are inside a block at a time
+};
+
 struct Deck {
   Mode mode = Mode::hybrid;
   bool deterministic = false;
@@ -94,15 +111,17 @@ struct Deck {
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
   std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
                                       ///< upper, else none
+  PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
-  int64_t worker_threads = 1;  ///< key worker.threads
   int64_t log_every = 10;      ///< key log.every, steps
   double timeout_s = 300;      ///< longest wait for another rank
+  Precision precision = Precision::automatic;
+  WorkerConfig worker;
   ModelConfig model;
   DataConfig data;
   OptimizerConfig optimizer;

@@ -1,6 +1,8 @@
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace hat {
 
@@ -18,6 +20,14 @@ inline bfloat16 to_bfloat16(float x) {
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t quiet_nan = (bits >> 16) | 0x40u;
   return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded)};
+}
+
+/// Arrays of equal lengths that do not overlap.
+inline void to_bfloat16(std::span<const float> from, std::span<bfloat16> to) {
+  for (size_t i = 0; i < from.size(); ++i) to[i] = to_bfloat16(from[i]);
+}
+inline void to_float(std::span<const bfloat16> from, std::span<float> to) {
+  for (size_t i = 0; i < from.size(); ++i) to[i] = to_float(from[i]);
 }
 
 }  // namespace hat

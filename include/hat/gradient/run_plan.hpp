@@ -6,6 +6,7 @@
 #include "hat/comm/roles.hpp"
 #include "hat/config/deck.hpp"
 #include "hat/gradient/slot_table.hpp"
+#include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 #include "hat/model/shard_plan.hpp"
 
@@ -23,6 +24,7 @@ struct RunPlan {
   int64_t first_step = 0;        ///< where training starts or continues
   int64_t end_step = 0;          ///< one behind the last
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
+  ComputeOptions compute;        ///< of all workers
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).

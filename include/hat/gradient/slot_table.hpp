@@ -13,6 +13,6 @@ struct SlotTable {
   std::vector<int64_t> window_bytes;  ///< by server
 };
 
-SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots);
+SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots, PullFormat format);
 
 }  // namespace hat

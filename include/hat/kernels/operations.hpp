@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "hat/device/device.hpp"
+#include "hat/kernels/values.hpp"
 
 namespace hat {
 
@@ -9,7 +10,6 @@ namespace hat {
 // heads, D: head size, F: MLP width, V: vocabulary. All pointers are memory of the stream's device.
 
 enum class Transpose { no, yes };
-enum class RopeDirection { forward, backward };  ///< backward is the inverse (transposed) rotation
 enum class CrossEntropyOutput { loss, loss_and_gradient };
 
 /// Packed documents as the attention sees them. Document i is rows [offsets[i], offsets[i + 1]).
@@ -26,10 +26,14 @@ struct AttentionShape {
 /// The operations of one kind of device: what the model is written in. Every device offers this table with these
 /// signatures. Kernels check nothing; "+=" in a comment means that the result is added to what is there. Results do not
 /// depend on the number of threads, except those of gemm.
+///
+/// Arguments of type Values hold fp32 or bf16 and are read and rounded as such; all arithmetic but that of products in
+/// bf16 is fp32.
 struct Operations {
   /// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c; beta = 0 never reads c. k = 0 only with beta = 1.
-  void (*gemm)(const Stream&, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-               float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+  /// `arithmetic` fp32: both operands hold fp32. bf16: operands of either type, rounded to bf16; sums are fp32.
+  void (*gemm)(const Stream&, Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
+               int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
                int64_t ldc);
 
   /// y (T, C) = table[tokens[t]] + position_table[positions[t]]; without positions if position_table is null.
@@ -58,37 +62,45 @@ struct Operations {
 
   /// cosine and sine (length, D / 2) of position * base^(-2 i / D), computed in double.
   void (*rope_table)(const Stream&, int64_t length, int64_t D, double base, float* cosine, float* sine);
-  /// Rotates, in place, the pairs (i, i + D / 2) of `heads` neighbouring heads of every row of x (T, stride) by the
-  /// angles of positions[t]. Su et al. 2021, in the "rotate half" pairing of Llama.
-  void (*rope)(const Stream&, RopeDirection direction, int64_t T, int64_t heads, int64_t D, int64_t stride,
-               const int32_t* positions, const float* cosine, const float* sine, float* x);
+  /// y (T, N) = x + bias, then the pairs (i, i + D / 2) of the first `heads` heads of every row rotated by the angles
+  /// of positions[t]. No bias if it is null; no rotation if cosine is null. y may be x. Su et al. 2021, in the "rotate
+  /// half" pairing of Llama.
+  void (*rope_forward)(const Stream&, int64_t T, int64_t N, int64_t heads, int64_t D, const int32_t* positions,
+                       const float* cosine, const float* sine, const float* bias, const float* x, Values y);
+  /// The inverse (transposed) rotation of the same heads, in place.
+  void (*rope_backward)(const Stream&, int64_t T, int64_t N, int64_t heads, int64_t D, const int32_t* positions,
+                        const float* cosine, const float* sine, float* dx);
 
   /// Elements of the workspace that the two attention operations need. It does not grow with the documents.
   int64_t (*attention_workspace)(const Stream&, const AttentionShape& shape);
   /// out (T, H D) = softmax(q k^T / sqrt(D), causal, inside each document) v; log_sum_exp (H, T) is kept.
   /// Tiled, with a running maximum and sum per row (Milakov, Gimelshein 2018; Dao et al. 2022): no matrix of the size
   /// of a document squared exists. Work follows the causal area. A document's result depends on no other document.
-  void (*attention_forward)(const Stream&, const AttentionShape& shape, const float* q, const float* k, const float* v,
-                            float* out, float* log_sum_exp, float* workspace);
+  /// q, k, v and out hold one element type, which is that of the products' operands as well.
+  void (*attention_forward)(const Stream&, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
+                            Values out, float* log_sum_exp, float* workspace);
   /// dq, dk, dv (strided as q, k, v) = gradients; scores are computed again from q, k and log_sum_exp.
-  void (*attention_backward)(const Stream&, const AttentionShape& shape, const float* q, const float* k, const float* v,
-                             const float* out, const float* log_sum_exp, const float* d_out, float* dq, float* dk,
+  void (*attention_backward)(const Stream&, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
+                             ConstValues out, const float* log_sum_exp, const float* d_out, float* dq, float* dk,
                              float* dv, float* workspace);
 
-  /// y (T, F) = silu(gate) up, gate_up (T, 2 F) holds gate in the first F columns. Shazeer 2020.
-  void (*swiglu_forward)(const Stream&, int64_t T, int64_t F, const float* gate_up, float* y);
-  /// d_gate_up (T, 2 F) = gradient; may be gate_up itself.
-  void (*swiglu_backward)(const Stream&, int64_t T, int64_t F, const float* gate_up, const float* dy, float* d_gate_up);
+  /// gate_up (T, 2 F) = x, whose first F columns are the gate; y (T, F) = silu(gate) up of what gate_up holds. gate_up
+  /// may be x, or null: then it is not kept, and y is the same all the same. Shazeer 2020.
+  void (*swiglu_forward)(const Stream&, int64_t T, int64_t F, const float* x, Values gate_up, float* y);
+  /// d_gate_up (T, 2 F) = gradient, and y (T, F) once more. d_gate_up may be gate_up, y may be dy.
+  void (*swiglu_backward)(const Stream&, int64_t T, int64_t F, ConstValues gate_up, const float* dy, float* d_gate_up,
+                          float* y);
 
-  /// y = gelu(x), tanh form, n elements. Hendrycks, Gimpel 2016.
-  void (*gelu_forward)(const Stream&, int64_t n, const float* x, float* y);
-  /// dx = gradient; may be x itself.
-  void (*gelu_backward)(const Stream&, int64_t n, const float* x, const float* dy, float* dx);
+  /// up (T, F) = x + bias, y (T, F) = gelu(what up holds), tanh form. up may be x or null, as above. Hendrycks, Gimpel
+  /// 2016.
+  void (*gelu_forward)(const Stream&, int64_t T, int64_t F, const float* x, const float* bias, Values up, float* y);
+  /// d_up (T, F) = gradient, and y once more. d_up may be up, y may be dy.
+  void (*gelu_backward)(const Stream&, int64_t T, int64_t F, ConstValues up, const float* dy, float* d_up, float* y);
 
-  /// y (T, N) += bias (N) in every row.
-  void (*bias_forward)(const Stream&, int64_t T, int64_t N, const float* bias, float* y);
   /// d_bias (N) += column sums of dy (T, N).
   void (*bias_backward)(const Stream&, int64_t T, int64_t N, const float* dy, float* d_bias);
+  /// y (T, N) += x + bias: a branch joins the residual stream. No bias if it is null.
+  void (*residual_forward)(const Stream&, int64_t T, int64_t N, const float* x, const float* bias, float* y);
 
   /// row_nats (T) = log(sum exp logits) - logits[target], 0 where the target is negative. With loss_and_gradient,
   /// logits (T, V, rows `stride` apart) become softmax - one_hot(target), rows of zeros where the target is negative;
@@ -96,10 +108,8 @@ struct Operations {
   void (*cross_entropy)(const Stream&, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
                         const int32_t* targets, float* logits, double* row_nats);
 
-  void (*fill)(const Stream&, int64_t n, float value, float* y);     ///< y = value
-  void (*copy)(const Stream&, int64_t n, const float* x, float* y);  ///< y = x
-  void (*add)(const Stream&, int64_t n, const float* x, float* y);   ///< y += x
-  void (*scale)(const Stream&, int64_t n, float alpha, float* y);    ///< y *= alpha
+  void (*fill)(const Stream&, int64_t n, float value, float* y);   ///< y = value
+  void (*scale)(const Stream&, int64_t n, float alpha, float* y);  ///< y *= alpha
   /// *sum = sum of x^2, added in double.
   void (*sum_of_squares)(const Stream&, int64_t n, const float* x, double* sum);
 };

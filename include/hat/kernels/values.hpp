@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -11,11 +12,6 @@ enum class Element { fp32, bf16 };
 
 inline constexpr int64_t element_bytes(Element element) { return element == Element::fp32 ? 4 : 2; }
 
-template <typename T>
-inline constexpr Element kElementOf = Element::fp32;
-template <>
-inline constexpr Element kElementOf<bfloat16> = Element::bf16;
-
 /// A pointer to device memory that knows its element type. Moves in elements, as a typed pointer does.
 template <typename Void>
 class BasicValues {
@@ -23,8 +19,10 @@ class BasicValues {
   BasicValues() = default;
   BasicValues(Void* data, Element element) : data_(data), element_(element) {}
   template <typename T>
-    requires(sizeof(T) > 0)
-  BasicValues(T* data) : data_(data), element_(kElementOf<std::remove_const_t<T>>) {}
+  requires std::same_as < std::remove_const_t<T>,
+  float > || std::same_as<std::remove_const_t<T>, bfloat16> BasicValues(T* data)
+      : data_(data),
+  element_(std::same_as<std::remove_const_t<T>, float> ? Element::fp32 : Element::bf16) {}
   /// Values of a writable array may be read.
   operator BasicValues<const void>() const { return {data_, element_}; }
 

@@ -6,7 +6,7 @@
 
 #include "hat/config/deck.hpp"
 #include "hat/core/packed_batch.hpp"
-#include "hat/kernels/operations.hpp"
+#include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
@@ -33,19 +33,27 @@ class PassObserver {
   virtual void after_backward(int64_t /*block*/) {}
 };
 
-/// A decoder transformer, forward and backward by hand, on variable-length packed batches. fp32.
+/// A decoder transformer, forward and backward by hand, on variable-length packed batches.
 /// One object per worker; owns the activations (buffers grow to the largest batch seen, then stay). Not thread safe.
+///
+/// A layer is done for all rows before the next one begins, so each block's parameters are needed once in a pass and
+/// its gradient is final once. Inside a block rows are taken in chunks: a long document goes through chunk by chunk,
+/// with the keys and values of its earlier chunks at hand, and so do several short documents at once.
 class Transformer {
  public:
-  /// `config.vocabulary` must be set. Throws InputError on impossible sizes. `threads`: how many threads its kernels
-  /// use; what it computes does not depend on the documents that share a batch. `ops` must outlive the model.
-  explicit Transformer(const ModelConfig& config, int threads = 1, const Operations& ops = operations(DeviceKind::cpu));
+  /// `config.vocabulary` must be set. Throws InputError on impossible sizes. What is computed for a document does not
+  /// depend on the documents that share its batch.
+  explicit Transformer(const ModelConfig& config, const ComputeOptions& options = {});
   ~Transformer();
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
 
   const ModelLayout& layout() const;
   const ModelConfig& config() const;
+  const ComputeOptions& options() const;
+
+  /// Bytes of all its buffers once it has seen a batch of `tokens` tokens whose longest document has `longest`.
+  int64_t buffer_bytes(int64_t tokens, int64_t longest);
 
   /// Loss alone. `observer` gets before_forward only.
   LossSum loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer);

@@ -40,7 +40,7 @@ class Optimizer {
 
   /// new_values = old_values after one update of piece `index`. `gradient` is multiplied by `gradient_scale` (one over
   /// the tokens, times clipping). `updates` is the number of updates the block has had before this one. All three
-  /// arrays start at the part's first element; only the piece's elements are touched.
+  /// arrays start at the part's first element; only the piece's elements are touched. new_values may be old_values.
   void update(int64_t index, int64_t updates, LearningRates rates, double gradient_scale, const float* gradient,
               const float* old_values, float* new_values);
 

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+
+#include "hat/config/deck.hpp"
+#include "hat/kernels/operations.hpp"
+
+namespace hat {
+
+/// How a Transformer computes. Nothing of it changes what is computed, but for the rounding of Element::bf16 and the
+/// order in which the rows of a weight's gradient are added (chunk_tokens).
+struct ComputeOptions {
+  int threads = 1;
+  /// fp32; or bf16: matrix products and attention on operands rounded to bf16, with fp32 sums; parameters, residual
+  /// stream, norms, softmax, loss and gradients stay fp32. Stored activations are bf16.
+  Element arithmetic = Element::fp32;
+  Recompute recompute = Recompute::none;  ///< never `automatic`
+  /// Rows of a batch (chunks of a long document, several short ones) whose inner activations exist at a time, in every
+  /// block. Between blocks the residual stream of all rows is kept, inside an attention block their q, k and v.
+  int64_t chunk_tokens = 2048;
+  const Operations* operations = nullptr;  ///< null: those of the CPU
+};
+
+}  // namespace hat
