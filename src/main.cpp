@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
     app.footer("'hat COMMAND --help' explains each command and shows an example.");
     const std::vector<std::pair<const char*, hat::CommandBody>> commands{
         {"train", hat::add_train(app)}, {"tokenize", hat::add_tokenize(app)}, {"inspect", hat::add_inspect(app)},
-        {"eval", hat::add_eval(app)},   {"generate", hat::add_generate(app)}, {"info", hat::add_info(app)}};
+        {"eval", hat::add_eval(app)},   {"generate", hat::add_generate(app)}, {"info", hat::add_info(app)},
+        {"bench", hat::add_bench(app)}};
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

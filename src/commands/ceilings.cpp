@@ -1,6 +1,9 @@
 #include "hat/commands/ceilings.hpp"
 
 #include <fmt/format.h>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -11,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "hat/core/bfloat16.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/device/device_buffer.hpp"
@@ -62,16 +66,16 @@ double best_seconds(int cores, const std::function<void(int thread)>& work) {
   return best;
 }
 
-/// x = factor x + summand in every accumulator, over and over. With both equal to 1 (which the compiler must not know)
-/// x counts the rounds exactly, so the sum of all lanes proves that none was left out or merged with another.
-double multiply_add_rounds(int64_t rounds, float factor, float summand) {
-  const Vector factors = Vector{} + factor;
-  const Vector summands = Vector{} + summand;
-  std::array<Vector, kAccumulators> x{};
+using Accumulators = std::array<Vector, kAccumulators>;
+
+/// Each starts elsewhere, so that no two are the same to the compiler.
+Accumulators first_values() {
+  Accumulators x;
   for (int i = 0; i < kAccumulators; ++i) x[static_cast<size_t>(i)] = Vector{} + static_cast<float>(i);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (Vector& accumulator : x) accumulator = accumulator * factors + summands;
-  }
+  return x;
+}
+
+double sum_of_lanes(const Accumulators& x) {
   double sum = 0.0;
   for (const Vector& accumulator : x) {
     for (int lane = 0; lane < kLanes; ++lane) sum += static_cast<double>(accumulator[lane]);
@@ -79,23 +83,48 @@ double multiply_add_rounds(int64_t rounds, float factor, float summand) {
   return sum;
 }
 
-constexpr int64_t kRounds = int64_t{1} << 20;  // float counts exactly up to 2^24
-
-void repeat_multiply_add(int64_t repeats) {
-  volatile float one = 1.0F;
-  constexpr int kSumOfStarts = kAccumulators * (kAccumulators - 1) / 2;
-  const double expected = kLanes * (static_cast<double>(kRounds) * kAccumulators + kSumOfStarts);
-  for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-    const double found = multiply_add_rounds(kRounds, one, one);
-    if (found != expected) throw Error(fmt::format("the multiply-add loop counted {}, not {}", found, expected));
+/// x = one x + one in every accumulator, over and over. With one = 1 (which the compiler must not know) x counts the
+/// rounds exactly, so the sum of all lanes proves that none was left out or merged with another.
+double fp32_rounds(int64_t rounds, float one) {
+  const Vector ones = Vector{} + one;
+  Accumulators x = first_values();
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (Vector& accumulator : x) accumulator = accumulator * ones + ones;
   }
+  return sum_of_lanes(x);
 }
 
-double multiply_add_gflops(int cores) {
-  const double trial_s = best_seconds(1, [](int) { repeat_multiply_add(1); });
-  const auto repeats = std::max<int64_t>(1, static_cast<int64_t>(kRunSeconds / trial_s));
-  const double seconds = best_seconds(cores, [&](int) { repeat_multiply_add(repeats); });
-  return 2.0 * kAccumulators * kLanes * static_cast<double>(kRounds * repeats) * cores / seconds / 1e9;
+/// x = x + one one + one one in every accumulator: counts the rounds twice.
+#if defined(__AVX512BF16__)
+constexpr bool kHasBf16 = true;
+double bf16_rounds(int64_t rounds, float one) {
+  const auto ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(static_cast<short>(to_bfloat16(one).bits)));
+  Accumulators x = first_values();
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (Vector& accumulator : x) accumulator = _mm512_dpbf16_ps(accumulator, ones, ones);
+  }
+  return sum_of_lanes(x);
+}
+#else
+constexpr bool kHasBf16 = false;
+double bf16_rounds(int64_t, float) { return 0.0; }
+#endif
+
+/// A loop whose result, less that of no rounds, is the number of its multiply-adds when it is given 1.
+struct CountingLoop {
+  double (*run)(int64_t rounds, float one);
+  double multiply_adds_per_round;
+};
+
+constexpr int64_t kRounds = int64_t{1} << 20;  // float counts exactly up to 2^24
+
+void repeat(const CountingLoop& loop, int64_t repeats) {
+  volatile float one = 1.0F;
+  const double expected = sum_of_lanes(first_values()) + static_cast<double>(kRounds) * loop.multiply_adds_per_round;
+  for (int64_t i = 0; i < repeats; ++i) {
+    const double found = loop.run(kRounds, one);
+    if (found != expected) throw Error(fmt::format("the multiply-add loop counted {}, not {}", found, expected));
+  }
 }
 
 /// Copy and triad on arrays far larger than the caches.
@@ -152,11 +181,23 @@ double product_gflops(int threads) {
 
 }  // namespace
 
+std::optional<double> multiply_add_gflops(Arithmetic arithmetic, int cores) {
+  if (arithmetic == Arithmetic::bf16 && !kHasBf16) return std::nullopt;
+  const CountingLoop loop = arithmetic == Arithmetic::fp32 ? CountingLoop{fp32_rounds, kAccumulators * kLanes}
+                                                           : CountingLoop{bf16_rounds, 2.0 * kAccumulators * kLanes};
+  const double trial_s = best_seconds(1, [&](int) { repeat(loop, 1); });
+  const auto repeats = std::max<int64_t>(1, static_cast<int64_t>(kRunSeconds / trial_s));
+  const double seconds = best_seconds(cores, [&](int) { repeat(loop, repeats); });
+  return 2.0 * loop.multiply_adds_per_round * static_cast<double>(kRounds * repeats) * cores / seconds / 1e9;
+}
+
 Ceilings measure_ceilings(int cores) {
   Ceilings ceilings;
   ceilings.cores = cores;
-  ceilings.fma_one_gflops = multiply_add_gflops(1);
-  ceilings.fma_all_gflops = multiply_add_gflops(cores);
+  ceilings.fma_one_gflops = multiply_add_gflops(Arithmetic::fp32, 1).value();
+  ceilings.fma_all_gflops = multiply_add_gflops(Arithmetic::fp32, cores).value();
+  ceilings.bf16_one_gflops = multiply_add_gflops(Arithmetic::bf16, 1);
+  ceilings.bf16_all_gflops = multiply_add_gflops(Arithmetic::bf16, cores);
   measure_memory(cores, ceilings);
   ceilings.product_one_gflops = product_gflops(1);
   ceilings.product_all_gflops = product_gflops(cores);

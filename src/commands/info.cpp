@@ -96,12 +96,18 @@ Section describe_roles(const RolePlan& plan, const std::vector<std::string>& hos
 
 double rounded(double value) { return std::round(value * 10.0) / 10.0; }
 
+nlohmann::ordered_json rounded_or_none(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(rounded(*value)) : "none";
+}
+
 Section describe_ceilings(int cores) {
   const Ceilings ceilings = measure_ceilings(cores);
   Section section{"measured ceilings", {{"cores", ceilings.cores}}};
   section.lines.insert(section.lines.end(),
                        {{"fp32 multiply-add, one core (GFLOP/s)", rounded(ceilings.fma_one_gflops)},
                         {"fp32 multiply-add, all cores (GFLOP/s)", rounded(ceilings.fma_all_gflops)},
+                        {"bf16 multiply-add, one core (GFLOP/s)", rounded_or_none(ceilings.bf16_one_gflops)},
+                        {"bf16 multiply-add, all cores (GFLOP/s)", rounded_or_none(ceilings.bf16_all_gflops)},
                         {"matrix product 1024^3, one thread (GFLOP/s)", rounded(ceilings.product_one_gflops)},
                         {"matrix product 1024^3, all cores (GFLOP/s)", rounded(ceilings.product_all_gflops)},
                         {"memory copy, all cores (GB/s)", rounded(ceilings.copy_gbytes_s)},

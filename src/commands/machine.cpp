@@ -26,8 +26,8 @@ std::string proc_value(const char* path, const std::string& key) {
   return "";
 }
 
-int64_t proc_kib(const std::string& key) {
-  std::istringstream text(proc_value("/proc/meminfo", key));
+int64_t proc_kib(const char* path, const std::string& key) {
+  std::istringstream text(proc_value(path, key));
   int64_t kib = 0;
   return text >> kib ? kib * 1024 : 0;
 }
@@ -68,11 +68,14 @@ Machine describe_machine() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   machine.cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : machine.cores_here;
-  machine.memory_bytes = proc_kib("MemTotal");
-  machine.available_bytes = proc_kib("MemAvailable");
+  machine.memory_bytes = proc_kib("/proc/meminfo", "MemTotal");
+  machine.available_bytes = proc_kib("/proc/meminfo", "MemAvailable");
   machine.numa_nodes = count_numa_nodes();
   machine.vector_instructions = vector_instructions();
   return machine;
 }
+
+int64_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
+int64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
 
 }  // namespace hat

@@ -26,17 +26,18 @@ std::vector<std::string> known_words(const CLI::App& app) {
 }  // namespace
 
 InputError command_line_error(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const CLI::App& command = chosen.empty() ? app : *chosen.front();
+  const CLI::App* chosen = &app;  // the command that was named, down to one that has none below
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  const bool misses_command = !chosen->get_subcommands([](const CLI::App*) { return true; }).empty();
   const std::vector<std::string> extras = app.remaining(true);
   // A misspelt command leaves CLI11 saying that one is missing, with the word among the remaining ones.
   const bool is_about_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
-                               (chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr);
+                               (misses_command && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr);
   if (!is_about_extras || extras.empty()) return {"command line", "", error.what()};
   const std::string word = extras.front().substr(0, extras.front().find('='));
-  const std::string suggestion = closest_match(word, known_words(command));
+  const std::string suggestion = closest_match(word, known_words(*chosen));
   const char* kind = word.starts_with("-") ? "unknown option"
-                     : chosen.empty()      ? "unknown command"
+                     : misses_command      ? "unknown command"
                                            : "not expected here";
   return {"command line", word, suggestion.empty() ? kind : fmt::format("{}; did you mean '{}'?", kind, suggestion)};
 }

@@ -2,7 +2,7 @@
 # Of errors that every rank finds alone, one or more of each group stay on several ranks, which must not all speak; the
 # others run alone, without mpirun.
 groups=(decks decks_that_are_none command_lines sizes combinations datasets few_documents outputs full_disks
-  continuations damaged_checkpoints environments other_commands tokenizing)
+  continuations damaged_checkpoints environments other_commands benches tokenizing)
 
 # flip <file> <offset>: inverts a byte.
 flip() {
@@ -310,6 +310,21 @@ other_commands() {
   refused inspect_server_file 'foreign.h5|checkpoint' "$HAT" inspect "$keep/foreign.h5"
   refused inspect_flipped_token 'flipped.h5|tokens|checksum' "$HAT" inspect "$keep/flipped.h5"
   refused info_misspelt "did you mean '--json'" "$HAT" info --jsn
+}
+
+benches() {
+  refused bench_misspelt "trian|did you mean 'train'" "$HAT" bench trian
+  refused bench_option_misspelt "--lenths|did you mean '--lengths'" "$HAT" bench train "$deck" --lenths fixed
+  refused bench_no_runs 'runs|0' "$HAT" bench train "$deck" --runs 0
+  refused bench_length_zero 'length|0' "$HAT" bench train "$deck" --length 0
+  refused bench_lengths "lengths|fixd|long_tail" "$HAT" bench train "$deck" --lengths fixd
+  refused bench_beyond_length 'good.toml|model.max_length|256|300' "$HAT" bench train "$deck" --length 300
+  refused bench_beyond_memory 'model|memory' "$HAT" bench train "$deck" --length 64 --model.width 65536 --model.layers 1000
+  refused bench_heads 'model|heads|5' "$HAT" bench train "$deck" --length 64 --model.heads 5
+  refused bench_no_deck 'nowhere.toml' "$HAT" bench gemm "$scratch/nowhere.toml"
+  refused bench_shape '--shapes|1,2' "$HAT" bench gemm --shapes 1,2
+  refused bench_attention_heads '--kv_heads|3|4' "$HAT" bench attention --heads 4 --kv_heads 3
+  refused bench_attention_length 'length|ten' "$HAT" bench attention --length ten
 }
 
 tokenizing() {

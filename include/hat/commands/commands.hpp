@@ -16,5 +16,6 @@ CommandBody add_inspect(CLI::App& app);
 CommandBody add_eval(CLI::App& app);
 CommandBody add_generate(CLI::App& app);
 CommandBody add_info(CLI::App& app);
+CommandBody add_bench(CLI::App& app);
 
 }  // namespace hat
