@@ -17,7 +17,7 @@ namespace {
 // A tile of c: kTileRows x kTileColumns sums in registers (28 of 32 with AVX-512).
 constexpr int64_t kTileRows = 14;
 constexpr int64_t kTileVectors = 2;
-constexpr int64_t kTileColumns = kTileVectors * kLanes;
+constexpr int64_t kTileColumns = kTileVectors * kPairCount;
 // Blocks: a strip of b (kDepth x kTileColumns) stays in the first cache, the block of a in the second, that of b in the
 // third.
 constexpr int64_t kDepth = 512;
@@ -103,12 +103,12 @@ void pack_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
 template <typename E>
 void pack_transposed_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
   const int64_t pairs = (depth + 1) / 2;
-  for (int64_t begin = 0; begin < columns; begin += kLanes) {
-    const int64_t count = std::min(kLanes, columns - begin);
+  for (int64_t begin = 0; begin < columns; begin += kPairCount) {
+    const int64_t count = std::min(kPairCount, columns - begin);
     uint32_t* strip = packed + begin / kTileColumns * kTileColumns * kPairs + begin % kTileColumns;
-    for (int64_t first = 0; first < pairs; first += kLanes) {
-      const int64_t width = std::min(kLanes, pairs - first);
-      uint32_t block[kLanes][kLanes];
+    for (int64_t first = 0; first < pairs; first += kPairCount) {
+      const int64_t width = std::min(kPairCount, pairs - first);
+      uint32_t block[kPairCount][kPairCount];
       for (int64_t column = 0; column < count; ++column) {
         const E* source = b.at(2 * first, begin + column).data;
         const int64_t whole = std::min(width, depth / 2 - first);
@@ -126,7 +126,7 @@ void pack_transposed_columns(View<E> b, int64_t columns, int64_t depth, uint32_t
   }
 }
 
-/// sums (kTileRows, vectors x kLanes) = strip of a times strip of b.
+/// sums (kTileRows, vectors x kPairCount) = strip of a times strip of b.
 template <StripOrder order, int64_t vectors>
 void multiply_strips(int64_t pairs, const uint32_t* a, const uint32_t* b, FloatLanes (&sums)[kTileRows][vectors]) {
   FloatLanes local[kTileRows][vectors] = {};
@@ -134,7 +134,7 @@ void multiply_strips(int64_t pairs, const uint32_t* a, const uint32_t* b, FloatL
     PairLanes right[vectors];
 #pragma GCC unroll 4
     for (int64_t v = 0; v < vectors; ++v)
-      std::memcpy(&right[v], b + pair * kTileColumns + v * kLanes, sizeof(right[v]));
+      std::memcpy(&right[v], b + pair * kTileColumns + v * kPairCount, sizeof(right[v]));
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kTileRows; ++row) {
       const uint32_t left = a[strip_offset<order>(row, pair)];
@@ -153,13 +153,13 @@ void store_tile(const FloatLanes (&sums)[kTileRows][vectors], int64_t rows, int6
                 float* c, int64_t ldc) {
   for (int64_t row = 0; row < rows; ++row) {
     float* target = c + row * ldc;
-    for (int64_t v = 0; v < vectors && v * kLanes < columns; ++v) {
+    for (int64_t v = 0; v < vectors && v * kPairCount < columns; ++v) {
       const FloatLanes scaled = sums[row][v] * alpha;
-      const int64_t count = std::min(kLanes, columns - v * kLanes);
+      const int64_t count = std::min(kPairCount, columns - v * kPairCount);
       FloatLanes old = {};
-      if (beta != 0.0f) std::memcpy(&old, target + v * kLanes, static_cast<size_t>(count) * sizeof(float));
+      if (beta != 0.0f) std::memcpy(&old, target + v * kPairCount, static_cast<size_t>(count) * sizeof(float));
       const FloatLanes result = beta != 0.0f ? scaled + beta * old : scaled;
-      std::memcpy(target + v * kLanes, &result, static_cast<size_t>(count) * sizeof(float));
+      std::memcpy(target + v * kPairCount, &result, static_cast<size_t>(count) * sizeof(float));
     }
   }
 }
@@ -173,8 +173,8 @@ void compute_tile(int64_t pairs, const uint32_t* a, const uint32_t* b, int64_t r
   }
   FloatLanes sums[kTileRows][vectors];
   multiply_strips<order, vectors>(pairs, a, b, sums);
-  if (rows == kTileRows && columns == vectors * kLanes) {  // sizes that the compiler knows
-    store_tile(sums, kTileRows, vectors * kLanes, alpha, beta, c, ldc);
+  if (rows == kTileRows && columns == vectors * kPairCount) {  // sizes that the compiler knows
+    store_tile(sums, kTileRows, vectors * kPairCount, alpha, beta, c, ldc);
   } else {
     store_tile(sums, rows, columns, alpha, beta, c, ldc);
   }
@@ -190,7 +190,7 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t depth, const uint32_
       const uint32_t* strip = a + row / kTileRows * kStripSize;
       const int64_t height = std::min(kTileRows, rows - row);
       float* tile = c + row * ldc + column;
-      if (width > kLanes) {
+      if (width > kPairCount) {
         compute_tile<order, kTileVectors>(pairs, strip, b + column * kPairs, height, width, alpha, beta, tile, ldc);
       } else {
         compute_tile<order, 1>(pairs, strip, b + column * kPairs, height, width, alpha, beta, tile, ldc);
@@ -201,8 +201,8 @@ void multiply_blocks(int64_t rows, int64_t columns, int64_t depth, const uint32_
 
 /// Packed blocks of the calling thread; allocated once.
 struct Workspace {
-  DeviceBuffer<uint32_t> a{Device{}, kRows* kPairs + kLanes};
-  DeviceBuffer<uint32_t> b{Device{}, kColumns* kPairs + kLanes};
+  DeviceBuffer<uint32_t> a{Device{}, kRows* kPairs + kPairCount};
+  DeviceBuffer<uint32_t> b{Device{}, kColumns* kPairs + kPairCount};
 };
 
 template <typename A, typename B>

@@ -9,7 +9,7 @@
 namespace hat::cpu {
 
 /// 16 numbers at once. Where registers are narrower, the compiler uses several.
-inline constexpr int64_t kLanes = 16;
+inline constexpr int64_t kPairCount = 16;
 typedef float FloatLanes __attribute__((vector_size(64)));
 typedef uint32_t PairLanes __attribute__((vector_size(64)));  ///< each lane two bf16, the first in the lower half
 

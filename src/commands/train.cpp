@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "commands/machine.hpp"
+#include "commands/memory_plan.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
@@ -16,6 +16,7 @@
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/model/precision_choice.hpp"
 #include "hat/server/server.hpp"
 #include "hat/worker/worker.hpp"
 
@@ -62,7 +63,10 @@ struct Setup {
   std::optional<CheckpointReader> checkpoint;
   RunPlan plan;
   std::unique_ptr<RunFolderLock> lock;  ///< of server 0, until the end of the run
-  int server = -1;                      ///< number of this rank's server, or -1
+  UnitSizes units;
+  ProductTimes product_times;  ///< zero: not measured
+  int64_t fewest_cores = 0;    ///< that a worker may use
+  int server = -1;             ///< number of this rank's server, or -1
   int worker = -1;
 };
 
@@ -90,17 +94,6 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
   }
 }
 
-/// Each worker holds the parameters and their gradient at least.
-void check_memory(const Deck& deck) {
-  const double needed = 2.0 * sizeof(float) * static_cast<double>(make_layout(deck.model).size());
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  if (needed <= there) return;
-  throw InputError("deck", "model",
-                   fmt::format("a worker needs {:.3g} GB for the parameters and their gradient alone; this machine has "
-                               "{:.3g} GB of memory",
-                               needed / 1e9, there / 1e9));
-}
-
 /// Everything that can be refused is refused here; nothing is written.
 void prepare(const Communicator& world, const std::vector<int>& node_of_rank, Deck deck, const std::string& deck_text,
              Setup& setup) {
@@ -110,7 +103,6 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
-  check_memory(deck);
   setup.plan = make_run_plan(deck, roles);
   setup.plan.deck_text = deck_text;
   DataOrder order(*setup.dataset, deck.seed, deck.batch_tokens, deck.model.max_length, deck.data.long_documents);
@@ -124,6 +116,35 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   }
 }
 
+/// Decides what the deck leaves open, the same on all ranks. Throws InputError when the run does not fit into memory.
+void choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
+  RunPlan& plan = setup.plan;
+  setup.units = unit_sizes(*setup.dataset, plan);
+  const int64_t share = worker_share(plan, node_of_rank, node_of_rank[static_cast<size_t>(world.rank())],
+                                     describe_machine().available_bytes);
+  int64_t limit = -world.all_reduce_max(-share);  // of the node with the least
+  const double given = plan.deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30);
+  if (given > 0) limit = static_cast<int64_t>(std::min(static_cast<double>(limit), given));
+  plan.compute.recompute = choose_recompute(plan, setup.units, limit);
+  const int64_t cores = setup.worker >= 0 ? describe_machine().cores : plan.deck.worker.threads;
+  setup.fewest_cores = -world.all_reduce_max(-cores);
+}
+
+/// Precision auto: what the slowest worker needs less time for. Equal bits in every run are promised with
+/// `deterministic`, so nothing is measured then.
+void choose_precision(const Communicator& world, Setup& setup) {
+  RunPlan& plan = setup.plan;
+  if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return;
+  ProductTimes times;
+  if (setup.worker >= 0) times = measure_products(plan.deck.model, plan.compute);
+  const auto slowest = [&](double seconds) {
+    constexpr double kNanoseconds = 1e9;
+    return static_cast<double>(world.all_reduce_max(static_cast<int64_t>(seconds * kNanoseconds))) / kNanoseconds;
+  };
+  setup.product_times = {.fp32_s = slowest(times.fp32_s), .bf16_s = slowest(times.bf16_s)};
+  if (setup.product_times.bf16_s < setup.product_times.fp32_s) plan.compute.arithmetic = Element::bf16;
+}
+
 std::string mode_name(Mode mode) {
   switch (mode) {
     case Mode::sync:
@@ -134,6 +155,34 @@ std::string mode_name(Mode mode) {
       break;
   }
   return "async";
+}
+
+void describe_compute(const Setup& setup) {
+  const RunPlan& plan = setup.plan;
+  const ComputeOptions& compute = plan.compute;
+  std::string why;
+  if (setup.product_times.fp32_s > 0) {
+    why = fmt::format(" (auto: the model's matrix products take {:.2f} times as long in fp32 as in bf16 here)",
+                      setup.product_times.fp32_s / setup.product_times.bf16_s);
+  }
+  fmt::print("precision: {}{}; pulls in {}; {} thread{} a worker\n",
+             compute.arithmetic == Element::fp32 ? "fp32" : "bf16", why,
+             plan.deck.pull_format == PullFormat::fp32 ? "fp32" : "bf16", compute.threads,
+             compute.threads == 1 ? "" : "s");
+  if (setup.fewest_cores < compute.threads) {
+    fmt::print(
+        "warning: worker.threads = {}, but a worker is bound to {} core{}; mpirun --map-by slot:PE={} (or --bind-to "
+        "none) gives it more\n",
+        compute.threads, setup.fewest_cores, setup.fewest_cores == 1 ? "" : "s", compute.threads);
+  }
+  const WorkerMemory worker = worker_memory(plan, setup.units, compute.recompute);
+  int64_t server = 0;
+  for (int s = 0; s < plan.roles.servers(); ++s) server = std::max(server, server_memory(plan, s).total());
+  fmt::print(
+      "memory: a worker {} (parameters {}, gradients {}, activations {} for units of up to {} tokens, recompute "
+      "{}), a server {}\n",
+      gib(worker.total()), gib(worker.parameters), gib(worker.gradients), gib(worker.activations),
+      with_commas(setup.units.tokens), recompute_name(compute.recompute), gib(server));
 }
 
 void describe(const Setup& setup, const Communicator& world, int nodes) {
@@ -153,6 +202,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
              with_commas(setup.dataset->tokens(Split::train)), with_commas(setup.dataset->documents(Split::validation)),
              with_commas(setup.dataset->tokens(Split::validation)));
+  describe_compute(setup);
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   std::fflush(stdout);
@@ -214,6 +264,9 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
     prepare(world, node_of_rank, deck, deck_text, setup);
   });
   if (code != ExitCode::success) return code;
+  code = on_all_ranks(world, [&] { choose_compute(world, node_of_rank, setup); });
+  if (code != ExitCode::success) return code;
+  choose_precision(world, setup);
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
   });

@@ -64,7 +64,7 @@ struct Transformer::Impl {
 
   /// All buffers whose size follows from the tokens of a batch.
   template <typename Visit>
-  void buffers(int64_t tokens, Visit& visit) {
+  void buffers(int64_t tokens, int64_t documents, Visit& visit) {
     for (Layer& layer : layers) {
       layer.attention.buffers(tokens, visit);
       layer.mlp.buffers(tokens, visit);
@@ -74,11 +74,11 @@ struct Transformer::Impl {
     if (options.recompute == Recompute::full) visit(shared_mlp_input, tokens * config.width);
     head.buffers(tokens, visit);
     visit(d_residual, tokens * config.width);
-    scratch_buffers(tokens, visit);
+    scratch_buffers(tokens, documents, visit);
   }
 
   template <typename Visit>
-  void scratch_buffers(int64_t tokens, Visit& visit) {
+  void scratch_buffers(int64_t tokens, int64_t documents, Visit& visit) {
     const int64_t C = config.width;
     const int64_t F = mlp_width(config);
     const int64_t up_width = config.family == ModelFamily::gpt2 ? F : 2 * F;
@@ -99,13 +99,19 @@ struct Transformer::Impl {
     }
     visit(scratch.d_attended, tokens * C);
     visit(scratch.d_qkv, tokens * qkv_width);
-    const AttentionShape shape{.heads = config.heads, .kv_heads = kv_heads(config), .head_size = C / config.heads};
+    const AttentionShape shape{.tokens = tokens,
+                               .documents = documents,
+                               .offsets = nullptr,
+                               .heads = config.heads,
+                               .kv_heads = kv_heads(config),
+                               .head_size = C / config.heads,
+                               .qkv_stride = qkv_width};
     visit(scratch.attention, ops.attention_workspace(stream, shape));
   }
 
-  void grow(int64_t tokens) {
+  void grow(const DeviceBatch& batch) {
     GrowBuffers visit{device};
-    buffers(tokens, visit);
+    buffers(batch.tokens, batch.documents, visit);
   }
 
   float* mlp_input(size_t l) {
@@ -193,7 +199,7 @@ const ComputeOptions& Transformer::options() const { return impl_->options; }
 
 int64_t Transformer::buffer_bytes(int64_t tokens, int64_t longest) {
   CountBytes count;
-  impl_->buffers(tokens, count);
+  impl_->buffers(tokens, /*documents=*/tokens, count);
   impl_->upload.buffers(tokens, longest, count);
   return count.bytes;
 }
@@ -201,7 +207,7 @@ int64_t Transformer::buffer_bytes(int64_t tokens, int64_t longest) {
 LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  model.grow(device_batch.tokens);
+  model.grow(device_batch);
   const PassContext pass = model.context(device_batch);
   model.forward(pass, parameters, observer);
   const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
@@ -212,7 +218,7 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
                               const GradientPointers& gradients, PassObserver& observer) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  model.grow(device_batch.tokens);
+  model.grow(device_batch);
   const PassContext pass = model.context(device_batch);
   const size_t head = model.head_index();
   model.forward(pass, parameters, observer);
@@ -228,7 +234,7 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
 void Transformer::logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  model.grow(device_batch.tokens);
+  model.grow(device_batch);
   const PassContext pass = model.context(device_batch);
   PassObserver nobody;
   model.forward(pass, parameters, nobody);

@@ -1,4 +1,6 @@
 # The cases of bad_input: sourced by it.
+# Of errors that every rank finds alone, one or more of each group stay on several ranks, which must not all speak; the
+# others run alone, without mpirun.
 groups=(decks decks_that_are_none command_lines sizes combinations datasets few_documents outputs full_disks
   continuations damaged_checkpoints environments other_commands benches tokenizing)
 
@@ -38,7 +40,8 @@ make_inputs() {
 }
 
 decks() {
-  deck_refused deck_unknown_key 'banana|unknown key' 'banana = 3'
+  local ranks=1
+  ranks=3 deck_refused deck_unknown_key 'banana|unknown key' 'banana = 3'
   deck_refused deck_misspelt_key "batch_token|did you mean 'batch_tokens'" 'batch_token = 300'
   deck_refused deck_misspelt_in_section "model.widht|did you mean 'model.width'" 'model.widht = 8'
   deck_refused deck_wrong_section "optimizer.batch_tokens|did you mean 'batch_tokens'" 'optimizer.batch_tokens = 8'
@@ -56,62 +59,67 @@ decks() {
   deck_refused deck_key_twice 'seed|set twice' 'seed = 3'
   deck_refused deck_open_section "]|line 1" '[model'
   deck_refused deck_open_list 'barriers|expected|]' 'barriers = ["all"'
-  deck_refused deck_open_string 'output|not closed' 'output = "out'
+  ranks=3 deck_refused deck_open_string 'output|not closed' 'output = "out'
 }
 
 decks_that_are_none() {
+  local ranks=1
   whole=1 deck_refused deck_empty 'no keys' ''
   whole=1 deck_refused deck_binary 'not a text file' '\x01\x02\x00\xff\xfe\x7f\x03'
-  train_refused deck_missing 'nowhere.toml|no such deck' "$scratch/nowhere.toml" --output "$out"
+  ranks=3 train_refused deck_missing 'nowhere.toml|no such deck' "$scratch/nowhere.toml" --output "$out"
   train_refused deck_folder "$scratch|folder" "$scratch" --output "$out"
-  train_refused deck_hdf5 'data.h5|HDF5' "$data" --output "$out"
+  ranks=3 train_refused deck_hdf5 'data.h5|HDF5' "$data" --output "$out"
 }
 
 command_lines() {
-  option_refused option_misspelt "command line|--model.widht|did you mean '--model.width'" --model.widht 8
+  local ranks=1
+  ranks=3 option_refused option_misspelt "command line|--model.widht|did you mean '--model.width'" --model.widht 8
   option_refused option_wrong_type 'command line|--batch_tokens|ten' --batch_tokens ten
   option_refused option_without_value 'command line|--seed' --seed
-  option_refused option_out_of_range 'command line|--optimizer.learning_rate|-1' --optimizer.learning_rate=-1
+  ranks=3 option_refused option_out_of_range 'command line|--optimizer.learning_rate|-1' --optimizer.learning_rate=-1
   refused command_misspelt "trian|did you mean 'train'" "$HAT" trian
   refused command_missing 'command line|ubcommand' "$HAT"
 }
 
 sizes() {
-  option_refused heads_do_not_divide 'command line|model.heads|5|24' --model.heads 5
+  local ranks=1
+  ranks=3 option_refused heads_do_not_divide 'command line|model.heads|5|24' --model.heads 5
   option_refused odd_heads 'model.heads|odd|even' --model.heads 8
   option_refused kv_heads 'model.kv_heads|3|4' --model.heads 4 --model.kv_heads 3
   option_refused kv_heads_gpt2 'model.kv_heads|gpt2' --model.family gpt2 --model.kv_heads 1
-  option_refused unit_above_batch 'unit_tokens|601|600' --unit_tokens 601
-  option_refused vocabulary 'model.vocabulary|100|257|data.h5' --model.vocabulary 100
+  ranks=3 option_refused unit_above_batch 'unit_tokens|601|600' --unit_tokens 601
+  ranks=3 option_refused vocabulary 'model.vocabulary|100|257|data.h5' --model.vocabulary 100
   option_refused width_zero 'model.width|0' --model.width 0
   option_refused layers_zero 'model.layers|0' --model.layers 0
   option_refused batch_zero 'batch_tokens|0' --batch_tokens 0
-  option_refused model_beyond_memory 'model|memory' --model.width 65536 --model.layers 1000
+  ranks=3 option_refused model_beyond_memory 'model|memory' --model.width 65536 --model.layers 1000
   option_refused model_beyond_numbers 'model|memory' --model.width 1048576 --model.layers 10000 --model.mlp_width 1048576
-  option_refused long_refused 'data.long|data.h5' --data.long refuse --model.max_length 100
+  ranks=3 option_refused long_refused 'data.long|data.h5' --data.long refuse --model.max_length 100
 }
 
 combinations() {
-  option_refused servers_all_ranks 'servers|3' --servers 3
-  option_refused servers_too_many 'servers|5|3' --servers 5
-  option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
+  local ranks=1
+  ranks=3 option_refused servers_all_ranks 'servers|3' --servers 3
+  ranks=3 option_refused servers_too_many 'servers|5|3' --servers 5
+  ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
   option_refused barriers_no_pattern 'barriers|layers[0]' --mode hybrid --barriers 'layers[0]'
   option_refused barriers_in_async 'barriers|async' --mode async --barriers all
   option_refused sync_stale 'staleness|sync' --staleness 1
   option_refused unbounded_hybrid 'staleness|unbounded|async' --mode hybrid --staleness unbounded
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
   option_refused deterministic_async 'deterministic|sync' --mode async --deterministic
-  option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
+  ranks=3 option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
   option_refused no_end 'train.steps|exactly one' --train.steps 0
   option_refused no_cuda 'device|CUDA' --device cuda
   train_refused no_data 'good.toml|data.path|not set' "$deck" --output "$out"
 }
 
 datasets() {
-  data_refused data_missing 'no such' "$scratch/nowhere.h5"
+  local ranks=1
+  ranks=3 data_refused data_missing 'no such' "$scratch/nowhere.h5"
   data_refused data_empty 'empty' "$keep/empty.h5"
   data_refused data_text 'not an HDF5 file' "$keep/text.h5"
-  data_refused data_truncated 'truncated' "$keep/truncated.h5"
+  ranks=3 data_refused data_truncated 'truncated' "$keep/truncated.h5"
   data_refused data_foreign 'not a dataset' "$keep/foreign.h5"
   data_refused data_superblock 'HDF5' "$keep/superblock.h5"
   data_refused data_folder 'folder' "$keep/run"
@@ -120,11 +128,11 @@ datasets() {
   "$tools/make_dataset" "$scratch/last.h5" 5,6,7,0
   "$tools/make_dataset" "$scratch/all.h5" 0,0,0,0
   "$tools/make_dataset" "$scratch/validation.h5" 5,6,7 4,0
-  data_refused document_first_empty '/train|document 0|no tokens' "$scratch/first.h5"
+  ranks=3 data_refused document_first_empty '/train|document 0|no tokens' "$scratch/first.h5"
   data_refused document_middle_empty '/train|document 1|no tokens' "$scratch/middle.h5"
   data_refused document_last_empty '/train|document 3|no tokens' "$scratch/last.h5"
   data_refused documents_all_empty '/train|all 4 documents' "$scratch/all.h5"
-  data_refused document_validation_empty '/validation|document 1|no tokens' "$scratch/validation.h5"
+  ranks=3 data_refused document_validation_empty '/validation|document 1|no tokens' "$scratch/validation.h5"
 }
 
 few_documents() {
@@ -139,10 +147,11 @@ few_documents() {
 }
 
 outputs() {
-  train_refused output_is_file 'corpus.txt|output|not a folder' "$deck" --data.path "$data" --output "$keep/corpus.txt"
+  local ranks=1
+  ranks=3 train_refused output_is_file 'corpus.txt|output|not a folder' "$deck" --data.path "$data" --output "$keep/corpus.txt"
   train_refused output_below_file 'corpus.txt|output|not a folder' "$deck" --data.path "$data" --output "$keep/corpus.txt/run"
-  train_refused output_proc '/proc/hat-run|output|cannot' "$deck" --data.path "$data" --output /proc/hat-run
-  train_refused output_holds_run 'run|output|already holds a run' "$deck" --data.path "$data" --output "$keep/run"
+  ranks=3 train_refused output_proc '/proc/hat-run|output|cannot' "$deck" --data.path "$data" --output /proc/hat-run
+  ranks=3 train_refused output_holds_run 'run|output|already holds a run' "$deck" --data.path "$data" --output "$keep/run"
   train_refused output_empty_name 'output|empty' "$deck" --data.path "$data" --output ''
   if ((EUID == 0)); then
     skip_case output_read_only "root may write into read-only folders; output_proc and output_read_only_disk stand in"
@@ -197,13 +206,14 @@ continue_refused() {
 }
 
 continuations() {
-  train_refused resume_without_run 'out|resume|no such run' "$deck" --data.path "$data" --output "$out" --resume
+  local ranks=1
+  ranks=3 train_refused resume_without_run 'out|resume|no such run' "$deck" --data.path "$data" --output "$out" --resume
   mkdir -p "$scratch/hollow/checkpoints"
-  train_refused resume_without_checkpoint 'hollow|resume|no complete checkpoint' "$deck" --data.path "$data" --output "$scratch/hollow" --resume
-  continue_refused resume_other_width 'step-00000004|model' --model.width 28
+  ranks=3 train_refused resume_without_checkpoint 'hollow|resume|no complete checkpoint' "$deck" --data.path "$data" --output "$scratch/hollow" --resume
+  ranks=3 continue_refused resume_other_width 'step-00000004|model' --model.width 28
   continue_refused resume_other_layers 'step-00000004|model' --model.layers 3
   continue_refused resume_other_family 'step-00000004|model' --model.family gpt2
-  resume_data=$keep/other.h5 continue_refused resume_other_data 'step-00000004|data.path|other.h5'
+  ranks=3 resume_data=$keep/other.h5 continue_refused resume_other_data 'step-00000004|data.path|other.h5'
   continue_refused resume_other_seed 'step-00000004|seed|7|8' --seed 8
   continue_refused resume_other_batch 'step-00000004|batch_tokens|600|500' --batch_tokens 500
   continue_refused resume_other_length 'step-00000004|model.max_length|256|128' --model.max_length 128
@@ -213,15 +223,15 @@ continuations() {
   continue_refused resume_other_norm_epsilon 'step-00000004|model.norm_epsilon|1e-05|1e-06' --model.norm_epsilon 1e-6
   continue_refused resume_other_rope_base 'step-00000004|model.rope_base|10000|5000' --model.rope_base 5000
   # Bounded after unbounded: versions do not belong to steps.
-  resume_run=unbounded continue_refused resume_unbounded_as_async 'unbounded/|step-00000004|staleness|unbounded' --mode async
+  ranks=3 resume_run=unbounded continue_refused resume_unbounded_as_async 'unbounded/|step-00000004|staleness|unbounded' --mode async
   resume_run=unbounded continue_refused resume_unbounded_as_sync 'unbounded/|step-00000004|staleness|unbounded'
   resume_run=unbounded continue_refused resume_unbounded_as_hybrid 'unbounded/|step-00000004|staleness|unbounded' --mode hybrid
-  continue_refused resume_other_optimizer 'step-00000004|optimizer|adamw|sgd' --optimizer sgd
+  ranks=3 continue_refused resume_other_optimizer 'step-00000004|optimizer|adamw|sgd' --optimizer sgd
   if command -v flock >/dev/null; then
     local held
     exec {held}<"$keep/run"  # as another process that trains there
     flock -n "$held"
-    continue_refused resume_of_running 'run|output|another hat process'
+    ranks=3 continue_refused resume_of_running 'run|output|another hat process'
     exec {held}<&-
   else
     skip_case resume_of_running "flock is not installed (Debian: util-linux)"
@@ -275,7 +285,8 @@ damaged_checkpoints() {
 }
 
 environments() {
-  HAT_BATCH_TOKEN=5 option_refused variable_misspelt "environment|HAT_BATCH_TOKEN|did you mean 'HAT_BATCH_TOKENS'"
+  local ranks=1
+  ranks=3 HAT_BATCH_TOKEN=5 option_refused variable_misspelt "environment|HAT_BATCH_TOKEN|did you mean 'HAT_BATCH_TOKENS'"
   HAT_UNIT_TOKENS=ten option_refused variable_wrong_type 'environment|HAT_UNIT_TOKENS|ten'
   HAT_UNIT_TOKENS='' option_refused variable_empty 'environment|HAT_UNIT_TOKENS|empty'
   # srun without PMIx: each of four processes believes to be alone.

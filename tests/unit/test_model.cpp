@@ -66,49 +66,81 @@ double norm(std::span<const float> values) {
 
 class AgainstPyTorch : public testing::TestWithParam<std::string> {};
 
+/// What may differ, as norm of the difference over norm.
+struct Tolerances {
+  double logits;
+  double loss;
+  double gradient;
+};
+
+/// Where a constant added to every key moves all scores of a row alike, the gradient is zero but for rounding; it is
+/// held against that of the values' bias.
+double gradient_distance(const Reference& reference, const nlohmann::json& gradients, BlockValues& found, size_t block,
+                         const BlockSpec& spec, const TensorSpec& tensor) {
+  const std::span<const float> values = reference.values(gradients.at(spec.name + "." + tensor.name));
+  EXPECT_EQ(static_cast<int64_t>(values.size()), tensor.size()) << spec.name << tensor.name;
+  if (tensor.name != "k.bias") return relative_distance(found.tensor(block, tensor), values);
+  return norm(found.tensor(block, tensor)) / norm(reference.values(gradients.at(spec.name + ".v.bias")));
+}
+
+void expect_agreement(const Reference& reference, const std::string& name, const ComputeOptions& options,
+                      const Tolerances& tolerances) {
+  const auto& expected = reference.index.at("models").at(name);
+  Transformer model(reference.config(name), options);
+  const ModelLayout& layout = model.layout();
+  const BlockValues parameters =
+      formula_parameters(layout, reference.index.at("seed"), reference.index.at("amplitude"));
+  const PackedBatch batch = reference.batch();
+
+  std::vector<float> logits;
+  model.logits(batch, parameters.parameters(), logits);
+  ASSERT_EQ(logits.size(), expected.at("logits").at("size").get<size_t>());
+  EXPECT_LE(relative_distance(logits, reference.values(expected.at("logits"))), tolerances.logits);
+
+  const double nats = expected.at("nats");
+  PassObserver observer;
+  const LossSum loss = model.loss(batch, parameters.parameters(), observer);
+  EXPECT_NEAR(loss.nats, nats, tolerances.loss * nats);
+  EXPECT_EQ(loss.tokens, static_cast<int64_t>(batch.inputs.size()) - 1);  // one target is negative
+
+  BlockValues gradients(layout);
+  const LossSum again = model.gradient(batch, parameters.parameters(), gradients.gradients(), observer);
+  EXPECT_NEAR(again.nats, nats, tolerances.loss * nats);
+  EXPECT_EQ(again.tokens, loss.tokens);
+  size_t compared = 0;
+  for (size_t b = 0; b < layout.blocks.size(); ++b) {
+    for (const TensorSpec& tensor : layout.blocks[b].tensors) {
+      EXPECT_LE(gradient_distance(reference, expected.at("gradients"), gradients, b, layout.blocks[b], tensor),
+                tolerances.gradient)
+          << layout.blocks[b].name << "." << tensor.name;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, expected.at("gradients").size());
+}
+
 TEST_P(AgainstPyTorch, LogitsLossAndEveryGradient) {
   const Reference reference;
-  const auto& expected = reference.index.at("models").at(GetParam());
-  for (const int threads : {1, 2}) {
-    Transformer model(reference.config(GetParam()), {.threads = threads});
-    const ModelLayout& layout = model.layout();
-    const BlockValues parameters =
-        formula_parameters(layout, reference.index.at("seed"), reference.index.at("amplitude"));
-    const PackedBatch batch = reference.batch();
-
-    std::vector<float> logits;
-    model.logits(batch, parameters.parameters(), logits);
-    ASSERT_EQ(logits.size(), expected.at("logits").at("size").get<size_t>());
-    EXPECT_LE(relative_distance(logits, reference.values(expected.at("logits"))), kTolerance);
-
-    const double nats = expected.at("nats");
-    PassObserver observer;
-    const LossSum loss = model.loss(batch, parameters.parameters(), observer);
-    EXPECT_NEAR(loss.nats, nats, kTolerance * nats);
-    EXPECT_EQ(loss.tokens, static_cast<int64_t>(batch.inputs.size()) - 1);  // one target is negative
-
-    BlockValues gradients(layout);
-    const LossSum again = model.gradient(batch, parameters.parameters(), gradients.gradients(), observer);
-    EXPECT_NEAR(again.nats, nats, kTolerance * nats);
-    EXPECT_EQ(again.tokens, loss.tokens);
-    size_t compared = 0;
-    for (size_t b = 0; b < layout.blocks.size(); ++b) {
-      for (const TensorSpec& tensor : layout.blocks[b].tensors) {
-        const std::string name = layout.blocks[b].name + "." + tensor.name;
-        const auto values = reference.values(expected.at("gradients").at(name));
-        ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.size()) << name;
-        if (tensor.name == "k.bias") {
-          // Mathematically zero: a constant added to every key moves all scores of a row alike. What rounding leaves is
-          // held against the gradient of the values' bias.
-          const auto values_bias = reference.values(expected.at("gradients").at(layout.blocks[b].name + ".v.bias"));
-          EXPECT_LE(norm(gradients.tensor(b, tensor)), kTolerance * norm(values_bias)) << name;
-        } else {
-          EXPECT_LE(relative_distance(gradients.tensor(b, tensor), values), kTolerance) << name;
-        }
-        ++compared;
-      }
+  constexpr Tolerances kTolerances{.logits = kTolerance, .loss = kTolerance, .gradient = kTolerance};
+  for (const int threads : {1, 2}) expect_agreement(reference, GetParam(), {.threads = threads}, kTolerances);
+  for (const Recompute recompute : {Recompute::none, Recompute::inner, Recompute::full}) {
+    // Chunks that end inside documents, and one that holds several.
+    for (const int64_t chunk : {1, 4, 10}) {
+      expect_agreement(reference, GetParam(), {.recompute = recompute, .chunk_tokens = chunk}, kTolerances);
     }
-    EXPECT_EQ(compared, expected.at("gradients").size());
+  }
+}
+
+// PyTorch's own bf16 autocast, held against the same float64 values, needs this much (fixtures/make_reference.py).
+TEST_P(AgainstPyTorch, InBf16AsCloselyAsPyTorchsAutocast) {
+  const Reference reference;
+  const auto& autocast = reference.index.at("models").at(GetParam()).at("bf16_autocast");
+  Tolerances tolerances{.logits = autocast.at("logits"), .loss = autocast.at("loss"), .gradient = 0.0};
+  for (const auto& distance : autocast.at("gradients")) {
+    tolerances.gradient = std::max(tolerances.gradient, distance.get<double>());
+  }
+  for (const int threads : {1, 2}) {
+    expect_agreement(reference, GetParam(), {.threads = threads, .arithmetic = Element::bf16}, tolerances);
   }
 }
 

@@ -71,15 +71,18 @@ struct Operations {
   void (*rope_backward)(const Stream&, int64_t T, int64_t N, int64_t heads, int64_t D, const int32_t* positions,
                         const float* cosine, const float* sine, float* dx);
 
-  /// Elements of the workspace that the two attention operations need. It does not grow with the documents.
+  /// Floats of the workspace that the two attention operations need: tiles for each thread, and a few numbers for each
+  /// document and each tile of queries.
   int64_t (*attention_workspace)(const Stream&, const AttentionShape& shape);
   /// out (T, H D) = softmax(q k^T / sqrt(D), causal, inside each document) v; log_sum_exp (H, T) is kept.
   /// Tiled, with a running maximum and sum per row (Milakov, Gimelshein 2018; Dao et al. 2022): no matrix of the size
   /// of a document squared exists. Work follows the causal area. A document's result depends on no other document.
-  /// q, k, v and out hold one element type, which is that of the products' operands as well.
+  /// q, k, v and out have one element type. With bf16 the factors of every product are bf16, which rounds the
+  /// probabilities; all sums and the softmax are fp32, and out is rounded once, at the end. D is even.
   void (*attention_forward)(const Stream&, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
                             Values out, float* log_sum_exp, float* workspace);
-  /// dq, dk, dv (strided as q, k, v) = gradients; scores are computed again from q, k and log_sum_exp.
+  /// dq, dk, dv (strided as q, k, v) = gradients; scores are computed again from q, k and log_sum_exp. With bf16 the
+  /// products see d_out, the probabilities and the gradients of the scores rounded to bf16.
   void (*attention_backward)(const Stream&, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
                              ConstValues out, const float* log_sum_exp, const float* d_out, float* dq, float* dk,
                              float* dv, float* workspace);

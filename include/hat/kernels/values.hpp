@@ -1,5 +1,4 @@
 #pragma once
-#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -19,10 +18,9 @@ class BasicValues {
   BasicValues() = default;
   BasicValues(Void* data, Element element) : data_(data), element_(element) {}
   template <typename T>
-  requires std::same_as < std::remove_const_t<T>,
-  float > || std::same_as<std::remove_const_t<T>, bfloat16> BasicValues(T* data)
-      : data_(data),
-  element_(std::same_as<std::remove_const_t<T>, float> ? Element::fp32 : Element::bf16) {}
+  requires(std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, bfloat16>)
+      BasicValues(T* data)
+      : data_(data), element_(std::is_same_v<std::remove_const_t<T>, float> ? Element::fp32 : Element::bf16) {}
   /// Values of a writable array may be read.
   operator BasicValues<const void>() const { return {data_, element_}; }
 

@@ -1,0 +1,17 @@
+#pragma once
+#include "hat/config/deck.hpp"
+#include "hat/model/compute_options.hpp"
+
+namespace hat {
+
+/// Seconds that the matrix products of one training step over some tokens take, in each arithmetic.
+struct ProductTimes {
+  double fp32_s = 0;
+  double bf16_s = 0;
+};
+
+/// Times forward, input gradient and weight gradient of every distinct matrix of the model, with random values, and
+/// counts each as often as the model has it. Takes well below a second: few rows, and of a large output matrix a part.
+ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& options);
+
+}  // namespace hat

@@ -1,0 +1,82 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "tile_products.hpp"
+
+/// Copies of tiles of a matrix x (rows, columns), rows `stride` elements apart, as units for tile_products.hpp. What
+/// rounds a row of units up to whole vectors is zero, and so are rows of x from `rows` on.
+namespace hat::cpu {
+
+inline constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/// kLanes units from `elements` elements at x, or as many as there are.
+template <typename Products, typename Element>
+Vector load_some_units(const Element* x, int64_t elements) {
+  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  if (elements >= kElements) return Products::load_units(x);
+  Element some[kElements] = {};
+  std::copy_n(x, elements, some);
+  return Products::load_units(some);
+}
+
+/// packed (rows rounded up to kRowMultiple, unit_stride): the units along the columns.
+template <typename Products, typename Element>
+void pack_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed, int64_t unit_stride) {
+  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; c += kElements) {
+      store(packed + r * unit_stride + c / Products::kPack, load_some_units<Products>(x + r * stride + c, columns - c));
+    }
+  }
+  std::fill(packed + rows * unit_stride, packed + round_up(rows, kRowMultiple) * unit_stride, 0.0f);
+}
+
+/// packed (columns / kPack, packed_stride): the units along the columns, transposed, for rows rounded up to whole pairs
+/// of vectors. The number of columns is a multiple of kPack.
+template <typename Products, typename Element>
+void pack_transposed(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
+                     int64_t packed_stride) {
+  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  for (int64_t first = 0; first < round_up(rows, 2 * kLanes); first += kLanes) {
+    for (int64_t c = 0; c < columns; c += kElements) {
+      Vector square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t row = first + i;
+        square[i] = row < rows ? load_some_units<Products>(x + row * stride + c, columns - c) : Vector{};
+      }
+      transpose(square);
+      float* to = packed + c / Products::kPack * packed_stride + first;
+      const int64_t units = std::min<int64_t>(kLanes, (columns - c) / Products::kPack);
+      for (int64_t u = 0; u < units; ++u) store(to + u * packed_stride, square[u]);
+    }
+  }
+}
+
+/// packed (rows / kPack rounded up, columns rounded up to whole vectors): the units across rows, which are summed over.
+template <typename Products, typename Element>
+void pack_summed_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed) {
+  const int64_t unit_stride = round_up(columns, kLanes);
+  if constexpr (Products::kPack == 1) {
+    pack_rows<Products>(x, stride, rows, columns, packed, unit_stride);
+  } else {
+    const Element zeros[kLanes] = {};
+    for (int64_t r = 0; r < rows; r += 2) {
+      for (int64_t c = 0; c < columns; c += kLanes) {
+        const Element* first = x + r * stride + c;
+        const Element* second = r + 1 < rows ? first + stride : zeros;
+        float* to = packed + r / 2 * unit_stride + c;
+        if (columns - c >= kLanes) {
+          store(to, Products::across(first, second));
+        } else {
+          Element some[2][kLanes] = {};
+          std::copy_n(first, columns - c, some[0]);
+          std::copy_n(second, columns - c, some[1]);
+          store(to, Products::across(some[0], some[1]));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hat::cpu

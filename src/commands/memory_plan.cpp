@@ -1,0 +1,87 @@
+#include "commands/memory_plan.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
+#include "hat/model/transformer.hpp"
+#include "hat/optimizer/optimizer.hpp"
+
+namespace hat {
+
+namespace {
+constexpr int64_t kFloat = sizeof(float);
+}
+
+UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
+  int64_t longest = 1;
+  for (const Split split : {Split::train, Split::validation}) {
+    for (int64_t d = 0; d < dataset.documents(split); ++d) longest = std::max(longest, dataset.length(split, d));
+  }
+  longest = std::min(longest, plan.deck.model.max_length);
+  return {.tokens = std::max(longest, plan.deck.unit_tokens), .longest = longest};
+}
+
+WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
+  ComputeOptions options = plan.compute;
+  options.recompute = recompute;
+  const int64_t parameters = plan.layout.size() * kFloat;
+  return {.parameters = 2 * parameters,
+          .gradients = parameters,
+          .activations = Transformer(plan.deck.model, options).buffer_bytes(sizes.tokens, sizes.longest)};
+}
+
+ServerMemory server_memory(const RunPlan& plan, int server) {
+  ServerMemory memory{.slots = plan.slots.window_bytes[static_cast<size_t>(server)]};
+  for (const int64_t index : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
+    const Part& part = plan.shards.parts[static_cast<size_t>(index)];
+    if (plan.deck.pull_format == PullFormat::bf16) memory.slots += part.count * kFloat;
+    // A step's sum is open while the next ones, up to S of them, have begun; unbounded, pushes wait their turn.
+    memory.gradients += part.count * kFloat * (plan.unbounded() ? plan.roles.workers() : plan.deck.staleness + 1);
+    for (const TensorPiece& piece : pieces_of(plan.layout, part)) {
+      const TensorSpec& tensor =
+          plan.layout.blocks[static_cast<size_t>(part.block)].tensors[static_cast<size_t>(piece.tensor)];
+      const auto states = static_cast<int64_t>(state_names(plan.deck.optimizer.kind, tensor).size());
+      memory.optimizer += states * piece.size() * kFloat;
+    }
+  }
+  return memory;
+}
+
+int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available) {
+  const auto here = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)] == node; };
+  int64_t left = available;
+  for (int server = 0; server < plan.roles.servers(); ++server) {
+    if (here(plan.roles.rank_of_server[static_cast<size_t>(server)])) left -= server_memory(plan, server).total();
+  }
+  const auto workers = std::count_if(plan.roles.rank_of_worker.begin(), plan.roles.rank_of_worker.end(), here);
+  return workers == 0 ? std::max<int64_t>(left, 0) : std::max<int64_t>(left / workers, 0);
+}
+
+Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t limit) {
+  const WorkerConfig& worker = plan.deck.worker;
+  std::vector<Recompute> levels{Recompute::none, Recompute::inner, Recompute::full};
+  if (worker.recompute != Recompute::automatic) levels = {worker.recompute};
+  for (const Recompute level : levels) {
+    if (worker_memory(plan, sizes, level).total() <= limit) return level;
+  }
+  const WorkerMemory least = worker_memory(plan, sizes, levels.back());
+  throw InputError(
+      "deck", worker.memory_gib > 0 ? "worker.memory_gib" : "model",
+      fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
+                  "tokens {} with worker.recompute = {}) and may use {}",
+                  gib(least.total()), gib(least.parameters), gib(least.gradients), with_commas(sizes.tokens),
+                  gib(least.activations), recompute_name(levels.back()), gib(limit)));
+}
+
+std::string gib(int64_t bytes) {
+  return fmt::format("{:.3g} GiB", static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30));
+}
+
+std::string recompute_name(Recompute recompute) {
+  static constexpr std::array<const char*, 4> kNames{"auto", "none", "inner", "full"};
+  return kNames[static_cast<size_t>(recompute)];
+}
+
+}  // namespace hat

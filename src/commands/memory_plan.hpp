@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hat/dataset/dataset.hpp"
+#include "hat/gradient/run_plan.hpp"
+
+namespace hat {
+
+/// What the ranks of a run will occupy, by use, in bytes. Counted from the sizes of the buffers that will be made; the
+/// program, the libraries and the network come on top.
+struct WorkerMemory {
+  int64_t parameters = 0;  ///< two copies: one is computed with while the next is pulled
+  int64_t gradients = 0;
+  int64_t activations = 0;  ///< kept and scratch, for the largest unit there can be
+  int64_t total() const { return parameters + gradients + activations; }
+};
+struct ServerMemory {
+  int64_t slots = 0;  ///< versions kept for pulls, and with pull.format bf16 the fp32 values
+  int64_t optimizer = 0;
+  int64_t gradients = 0;  ///< sums of the steps that can be open at once
+  int64_t total() const { return slots + optimizer + gradients; }
+};
+
+/// Tokens of the largest unit and of the longest sequence that a run on this dataset will see.
+struct UnitSizes {
+  int64_t tokens = 0;
+  int64_t longest = 0;
+};
+UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan);
+
+WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute);
+ServerMemory server_memory(const RunPlan& plan, int server);
+
+/// Bytes that one worker on node `node` may use when the node has `available` for all ranks of the run.
+int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available);
+
+/// The first level of recomputation with which a worker's memory is at most `limit`, or the deck's. Throws InputError
+/// with the numbers when it does not fit.
+Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t limit);
+
+/// "1.25 GiB".
+std::string gib(int64_t bytes);
+/// "none", "inner", "full".
+std::string recompute_name(Recompute recompute);
+
+}  // namespace hat

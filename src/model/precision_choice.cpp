@@ -1,0 +1,90 @@
+#include "hat/model/precision_choice.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "hat/core/clock.hpp"
+#include "hat/core/random.hpp"
+#include "hat/device/device_buffer.hpp"
+#include "hat/model/layout.hpp"
+
+namespace hat {
+
+namespace {
+
+constexpr int64_t kTokens = 256;     // rows of a product
+constexpr int64_t kMostRows = 8192;  // of a matrix: a longer one (an output matrix) takes its time in proportion
+constexpr int kRuns = 3;             // of which the fastest counts: others may be busy at the start of a run
+
+struct Matrix {
+  int64_t rows;
+  int64_t columns;
+  bool operator<(const Matrix& other) const { return std::pair(rows, columns) < std::pair(other.rows, other.columns); }
+};
+
+/// How often each shape is multiplied in a pass.
+std::map<Matrix, double> matrices_of(const ModelConfig& config) {
+  const ModelLayout layout = make_layout(config);
+  std::map<Matrix, double> result;
+  for (const BlockSpec& block : layout.blocks) {
+    const bool embedding = &block == &layout.blocks.front();
+    for (const TensorSpec& tensor : block.tensors) {
+      // An embedding is looked up; it is multiplied only where it is the output matrix as well.
+      if (tensor.is_vector || (embedding && !(config.tied && &tensor == &block.tensors.front()))) continue;
+      const int64_t rows = std::min(tensor.rows, kMostRows);
+      result[{rows, tensor.columns}] += static_cast<double>(tensor.rows) / static_cast<double>(rows);
+    }
+  }
+  return result;
+}
+
+DeviceBuffer<float> random_buffer(const Device& device, int64_t count) {
+  DeviceBuffer<float> buffer(device, count);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_uniform(1, 0, i)) - 0.5F;
+  copy_to_device(Stream(device), values.data(), buffer.data(), count);
+  return buffer;
+}
+
+}  // namespace
+
+ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& options) {
+  const Device device{.kind = DeviceKind::cpu, .index = 0, .threads = options.threads};
+  const Stream stream(device);
+  const Operations& ops = operations(device.kind);
+  const std::map<Matrix, double> matrices = matrices_of(config);
+  int64_t longest_side = 0;
+  int64_t largest = 0;
+  for (const auto& [matrix, times] : matrices) {
+    longest_side = std::max({longest_side, matrix.rows, matrix.columns});
+    largest = std::max(largest, matrix.rows * matrix.columns);
+  }
+  const DeviceBuffer<float> x = random_buffer(device, kTokens * longest_side);
+  const DeviceBuffer<float> y = random_buffer(device, kTokens * longest_side);
+  const DeviceBuffer<float> weight = random_buffer(device, largest);
+  DeviceBuffer<float> out(device, std::max(largest, kTokens * longest_side));
+  const auto seconds = [&](Element arithmetic, const Matrix& m) {
+    double best = 1e300;
+    for (int run = 0; run < kRuns; ++run) {
+      const double start_s = now_s();
+      ops.gemm(stream, arithmetic, Transpose::no, Transpose::yes, kTokens, m.rows, m.columns, 1.0F, x.data(), m.columns,
+               weight.data(), m.columns, 0.0F, out.data(), m.rows);
+      ops.gemm(stream, arithmetic, Transpose::no, Transpose::no, kTokens, m.columns, m.rows, 1.0F, y.data(), m.rows,
+               weight.data(), m.columns, 0.0F, out.data(), m.columns);
+      ops.gemm(stream, arithmetic, Transpose::yes, Transpose::no, m.rows, m.columns, kTokens, 1.0F, y.data(), m.rows,
+               x.data(), m.columns, 0.0F, out.data(), m.columns);
+      stream.synchronize();
+      best = std::min(best, now_s() - start_s);
+    }
+    return best;
+  };
+  ProductTimes times;
+  for (const auto& [matrix, count] : matrices) {
+    times.fp32_s += count * seconds(Element::fp32, matrix);
+    times.bf16_s += count * seconds(Element::bf16, matrix);
+  }
+  return times;
+}
+
+}  // namespace hat
