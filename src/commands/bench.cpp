@@ -19,7 +19,8 @@ constexpr double kMeasurementSeconds = 0.02;  // long against the clock's steps 
 }  // namespace
 
 void add_bench_options(CLI::App& command, OptionSet& keys, BenchOptions& options) {
-  keys.add("threads", options.threads, "Threads of the arithmetic; 0: all cores")->check(integer_in(0, 4096));
+  keys.add("threads", options.threads, "Threads of the arithmetic; 0: the deck's worker.threads, or all cores")
+      ->check(integer_in(0, 4096));
   keys.add("runs", options.runs, "Measurements; the first one or two runs are not counted")
       ->check(integer_in(1, 1'000'000));
   command.add_flag("--json", options.json, "Print a JSON object instead of the table");
@@ -29,15 +30,37 @@ int threads_to_use(const BenchOptions& options, const Machine& machine) {
   return options.threads > 0 ? static_cast<int>(options.threads) : machine.cores;
 }
 
+int threads_to_use(const BenchOptions& options, const Machine& machine, const OptionSet& keys, const Deck& deck) {
+  const bool is_in_deck = options.threads == 0 && !keys.is_default("worker.threads");
+  return is_in_deck ? static_cast<int>(deck.worker.threads) : threads_to_use(options, machine);
+}
+
+std::optional<std::filesystem::path> deck_file(const std::string& deck) {
+  return deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(deck);
+}
+
+std::vector<Element> elements_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return {Element::fp32};
+    case Precision::bf16:
+      return {Element::bf16};
+    case Precision::automatic:
+      break;
+  }
+  return {Element::fp32, Element::bf16};
+}
+
 void fill_vocabulary(ModelConfig& model) {
   if (model.vocabulary == 0) model.vocabulary = make_byte_tokenizer()->vocabulary();
 }
 
-const char* name_of(Arithmetic arithmetic) { return arithmetic == Arithmetic::fp32 ? "fp32" : "bf16"; }
+const char* name_of(Element arithmetic) { return arithmetic == Element::fp32 ? "fp32" : "bf16"; }
+const char* name_of(ModelFamily family) { return family == ModelFamily::llama ? "llama" : "gpt2"; }
 
-PeakRates::PeakRates(const std::vector<Arithmetic>& arithmetics, int threads, const Machine& machine)
+PeakRates::PeakRates(const std::vector<Element>& arithmetics, int threads, const Machine& machine)
     : cores_(std::min(threads, machine.cores)) {
-  for (const Arithmetic arithmetic : arithmetics) {
+  for (const Element arithmetic : arithmetics) {
     rates_.push_back({.arithmetic = arithmetic,
                       .one_core = multiply_add_gflops(arithmetic, 1),
                       .before = multiply_add_gflops(arithmetic, cores_),
@@ -52,14 +75,14 @@ void PeakRates::measure_again() {
   }
 }
 
-std::optional<double> PeakRates::gflops(Arithmetic arithmetic) const {
+std::optional<double> PeakRates::gflops(Element arithmetic) const {
   const auto found =
       std::find_if(rates_.begin(), rates_.end(), [&](const Rate& rate) { return rate.arithmetic == arithmetic; });
   if (found == rates_.end()) return std::nullopt;
   return std::max(found->before, found->after);  // an empty one is less than any number
 }
 
-std::optional<double> PeakRates::share(double gflops_of_work, Arithmetic arithmetic) const {
+std::optional<double> PeakRates::share(double gflops_of_work, Element arithmetic) const {
   const std::optional<double> peak = gflops(arithmetic);
   return peak ? std::optional<double>(gflops_of_work / *peak) : std::nullopt;
 }
@@ -149,7 +172,7 @@ CommandBody add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "How fast this machine computes, against what it could");
   command->require_subcommand(1);
   command->footer(
-      "Examples: hat bench train inputs/bench_gpt2_512.toml\n"
+      "Examples: hat bench train inputs/bench_gpt2_512.toml --precision bf16\n"
       "          hat bench gemm inputs/bench_gpt2_124m.toml --threads 1\n"
       "          hat bench attention --length 1024,4096\n"
       "Runs without mpirun, in one process. 'hat bench NAME --help' explains each.");

@@ -1,6 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,7 +25,7 @@ CommandBody add_bench_train(CLI::App& bench);
 // What the three have in common.
 
 struct BenchOptions {
-  int64_t threads = 0;  ///< 0: all cores
+  int64_t threads = 0;  ///< 0: left open
   int64_t runs = 5;
   bool json = false;
 };
@@ -32,8 +33,16 @@ struct BenchOptions {
 /// Adds them to a subcommand. `keys` has the section "bench".
 void add_bench_options(CLI::App& command, OptionSet& keys, BenchOptions& options);
 
-/// Threads to use on this machine. More than it has cores is allowed.
+/// The file of a deck that need not be named.
+std::optional<std::filesystem::path> deck_file(const std::string& deck);
+
+/// Threads to use on this machine: --threads, the deck's if it sets worker.threads, or all cores. More than there are
+/// cores is allowed.
 int threads_to_use(const BenchOptions& options, const Machine& machine);
+int threads_to_use(const BenchOptions& options, const Machine& machine, const OptionSet& keys, const Deck& deck);
+
+/// What a precision stands for: both when it is left open.
+std::vector<Element> elements_of(Precision precision);
 
 /// The model of a deck whose vocabulary may be left to a dataset that is not there: then the byte tokenizer's.
 void fill_vocabulary(ModelConfig& model);
@@ -43,13 +52,13 @@ void fill_vocabulary(ModelConfig& model);
 class PeakRates {
  public:
   /// Measures the rates for `arithmetics` on one core and on min(threads, cores) cores.
-  PeakRates(const std::vector<Arithmetic>& arithmetics, int threads, const Machine& machine);
+  PeakRates(const std::vector<Element>& arithmetics, int threads, const Machine& machine);
   void measure_again();
 
   /// GFLOP/s of all used cores together; empty where there is no such instruction.
-  std::optional<double> gflops(Arithmetic arithmetic) const;
+  std::optional<double> gflops(Element arithmetic) const;
   /// The part of it that some work reached; empty likewise.
-  std::optional<double> share(double gflops_of_work, Arithmetic arithmetic) const;
+  std::optional<double> share(double gflops_of_work, Element arithmetic) const;
 
   nlohmann::ordered_json json() const;
   /// One line for each arithmetic.
@@ -57,7 +66,7 @@ class PeakRates {
 
  private:
   struct Rate {
-    Arithmetic arithmetic;
+    Element arithmetic;
     std::optional<double> one_core;
     std::optional<double> before;  // all used cores
     std::optional<double> after;
@@ -66,7 +75,8 @@ class PeakRates {
   std::vector<Rate> rates_;
 };
 
-const char* name_of(Arithmetic arithmetic);
+const char* name_of(Element arithmetic);
+const char* name_of(ModelFamily family);
 
 /// Rows of text in columns: the first column to the left, the others to the right.
 class Table {

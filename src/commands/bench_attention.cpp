@@ -28,11 +28,13 @@ struct AttentionBenchOptions {
   int64_t kv_heads = 0;
   std::vector<std::string> lengths{"128", "512", "1024", "2048", "4096"};
   int64_t tokens = 4096;
+  Precision precision = Precision::automatic;  // both
 };
 
 /// Documents of one length.
 struct MeasuredLength {
   int64_t length = 0;
+  Element arithmetic = Element::fp32;
   int64_t documents = 0;
   double pair_flop = 0.0;  ///< visible query-key pairs x heads x head size
   Spread forward;
@@ -43,8 +45,9 @@ struct MeasuredLength {
 
 /// Everything that the two operations read and write. q, k and v are neighbours in a row, as in the model.
 struct AttentionCase {
-  AttentionCase(const Stream& on, const AttentionBenchOptions& options, int64_t length, int64_t documents)
-      : stream(on), offsets(on.device(), documents + 1) {
+  AttentionCase(const Stream& on, const AttentionBenchOptions& options, Element element, int64_t length,
+                int64_t documents)
+      : stream(on), arithmetic(element), offsets(on.device(), documents + 1) {
     const int64_t kv_heads = options.kv_heads > 0 ? options.kv_heads : options.heads;
     shape = {.tokens = length * documents,
              .documents = documents,
@@ -58,9 +61,12 @@ struct AttentionCase {
     for (int64_t i = 0; i <= documents; ++i) host_offsets.push_back(static_cast<int32_t>(i * length));
     copy_to_device(stream, host_offsets.data(), offsets.data(), offsets.size());
     qkv = random_values(shape.tokens * shape.qkv_stride, 0);
+    rounded_qkv.grow(stream.device(), qkv.size());
+    to_bfloat16(qkv.span(), rounded_qkv.span());
     d_out = random_values(shape.tokens * width, 1);
     d_qkv.grow(stream.device(), qkv.size());
     out.grow(stream.device(), shape.tokens * width);
+    rounded_out.grow(stream.device(), shape.tokens * width);
     log_sum_exp.grow(stream.device(), shape.tokens * shape.heads);
     workspace.grow(stream.device(), ops.attention_workspace(stream, shape));
   }
@@ -77,23 +83,27 @@ struct AttentionCase {
 
   int64_t key() const { return width; }
   int64_t value() const { return width + shape.kv_heads * shape.head_size; }
+  ConstValues input() const {
+    return arithmetic == Element::fp32 ? ConstValues(qkv.data()) : ConstValues(rounded_qkv.data());
+  }
+  Values output() { return arithmetic == Element::fp32 ? Values(out.data()) : Values(rounded_out.data()); }
 
   void forward() {
-    ops.attention_forward(stream, shape, qkv.data(), qkv.data() + key(), qkv.data() + value(), out.data(),
-                          log_sum_exp.data(), workspace.data());
+    ops.attention_forward(stream, shape, input(), input() + key(), input() + value(), output(), log_sum_exp.data(),
+                          workspace.data());
     stream.synchronize();
   }
 
   void backward() {
-    ops.attention_backward(stream, shape, qkv.data(), qkv.data() + key(), qkv.data() + value(), out.data(),
-                           log_sum_exp.data(), d_out.data(), d_qkv.data(), d_qkv.data() + key(), d_qkv.data() + value(),
-                           workspace.data());
+    ops.attention_backward(stream, shape, input(), input() + key(), input() + value(), output(), log_sum_exp.data(),
+                           d_out.data(), d_qkv.data(), d_qkv.data() + key(), d_qkv.data() + value(), workspace.data());
     stream.synchronize();
   }
 
   /// The first token of a document sees itself alone: its output is its value. Each output is a mean of values, all of
   /// which are in [-1, 1].
   void check() {
+    if (arithmetic == Element::bf16) to_float(rounded_out.span(), out.span());
     std::vector<float> found(static_cast<size_t>(out.size()));
     std::vector<float> first(static_cast<size_t>(shape.head_size));
     copy_to_host(stream, out.data(), found.data(), out.size());
@@ -107,21 +117,24 @@ struct AttentionCase {
 
   const Operations& ops = operations(DeviceKind::cpu);
   Stream stream;
+  Element arithmetic;
   AttentionShape shape;
   int64_t width = 0;
   DeviceBuffer<int32_t> offsets;
   DeviceBuffer<float> qkv, d_qkv, out, d_out, log_sum_exp, workspace;
+  DeviceBuffer<bfloat16> rounded_qkv, rounded_out;
 };
 
-MeasuredLength measure(const AttentionBenchOptions& options, int64_t length, int threads) {
+MeasuredLength measure(const AttentionBenchOptions& options, Element arithmetic, int64_t length, int threads) {
   const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
   MeasuredLength measured;
   measured.length = length;
+  measured.arithmetic = arithmetic;
   measured.documents = std::max<int64_t>(1, options.tokens / length);
   const auto n = static_cast<double>(length);
   measured.pair_flop =
       0.5 * n * (n + 1.0) * static_cast<double>(measured.documents * options.heads * options.head_size);
-  AttentionCase attention(stream, options, length, measured.documents);
+  AttentionCase attention(stream, options, arithmetic, length, measured.documents);
   measured.forward = time_calls(options.common.runs, [&] { attention.forward(); });
   attention.check();
   measured.backward = time_calls(options.common.runs, [&] { attention.backward(); });
@@ -144,29 +157,30 @@ void print_json(const AttentionBenchOptions& options, const std::vector<Measured
   json["heads"] = options.heads;
   json["kv_heads"] = options.kv_heads > 0 ? options.kv_heads : options.heads;
   json["head_size"] = options.head_size;
-  json["precision"] = "fp32";
   for (const MeasuredLength& measured : lengths) {
     json["lengths"].push_back(
         {{"length", measured.length},
+         {"precision", name_of(measured.arithmetic)},
          {"documents", measured.documents},
          {"forward_s", to_json(measured.forward)},
          {"forward_gflops", measured.forward_gflops()},
-         {"forward_share_of_peak", json_or_null(peaks.share(measured.forward_gflops(), Arithmetic::fp32))},
+         {"forward_share_of_peak", json_or_null(peaks.share(measured.forward_gflops(), measured.arithmetic))},
          {"backward_s", to_json(measured.backward)},
          {"backward_gflops", measured.backward_gflops()},
-         {"backward_share_of_peak", json_or_null(peaks.share(measured.backward_gflops(), Arithmetic::fp32))}});
+         {"backward_share_of_peak", json_or_null(peaks.share(measured.backward_gflops(), measured.arithmetic))}});
   }
   fmt::print("{}\n", json.dump(2));
 }
 
 void print_table(const std::vector<MeasuredLength>& lengths, const PeakRates& peaks) {
-  Table table({"length", "documents", "forward ms", "GFLOP/s", "% of peak", "backward ms", "GFLOP/s", "% of peak"});
+  Table table({"length", "documents", "precision", "forward ms", "GFLOP/s", "% of peak", "backward ms", "GFLOP/s",
+               "% of peak"});
   for (const MeasuredLength& measured : lengths) {
-    table.add({std::to_string(measured.length), std::to_string(measured.documents),
+    table.add({std::to_string(measured.length), std::to_string(measured.documents), name_of(measured.arithmetic),
                fmt::format("{:.3f}", 1e3 * measured.forward.least), fmt::format("{:.1f}", measured.forward_gflops()),
-               percent(peaks.share(measured.forward_gflops(), Arithmetic::fp32)),
+               percent(peaks.share(measured.forward_gflops(), measured.arithmetic)),
                fmt::format("{:.3f}", 1e3 * measured.backward.least), fmt::format("{:.1f}", measured.backward_gflops()),
-               percent(peaks.share(measured.backward_gflops(), Arithmetic::fp32))});
+               percent(peaks.share(measured.backward_gflops(), measured.arithmetic))});
   }
   table.print();
   fmt::print("\nthe fastest of the measurements; FLOP of the causal area alone: 4 and 10 head sizes a pair and head\n");
@@ -177,9 +191,14 @@ ExitCode bench_attention(OptionSet& keys, const AttentionBenchOptions& options) 
   check(options);
   const Machine machine = describe_machine();
   const int threads = threads_to_use(options.common, machine);
-  PeakRates peaks({Arithmetic::fp32}, threads, machine);
+  const std::vector<Element> arithmetics = elements_of(options.precision);
+  PeakRates peaks(arithmetics, threads, machine);
   std::vector<MeasuredLength> measured;
-  for (const std::string& length : options.lengths) measured.push_back(measure(options, std::stoll(length), threads));
+  for (const std::string& length : options.lengths) {
+    for (const Element arithmetic : arithmetics) {
+      measured.push_back(measure(options, arithmetic, std::stoll(length), threads));
+    }
+  }
   peaks.measure_again();
   if (options.common.json) {
     print_json(options, measured, threads, machine, peaks);
@@ -205,6 +224,9 @@ CommandBody add_bench_attention(CLI::App& bench) {
   keys->add("heads", options->heads, "Query heads")->check(integer_in(1, 65536));
   keys->add("kv_heads", options->kv_heads, "Key/value heads, divides heads; 0: as many as heads")
       ->check(integer_in(0, 65536));
+  keys->add_named<Precision>("precision", options->precision,
+                             {{"all", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
+                             "What is measured");
   keys->add("length", options->lengths, "Lengths to measure, in tokens")->check(integer_in(1, kMostTokens));
   keys->add("tokens", options->tokens, "As many documents of a length as have these tokens, at least one")
       ->check(integer_in(1, kMostTokens));

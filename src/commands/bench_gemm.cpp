@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -45,6 +44,7 @@ struct Product {
 
 struct MeasuredProduct {
   Product product;
+  Element arithmetic;
   Spread seconds;
   double gflops() const { return product.flop() / seconds.least / 1e9; }
 };
@@ -90,7 +90,7 @@ Product parse_shape(const std::string& text) {
   return {.name = "", .direction = "product", .m = sizes[0], .n = sizes[1], .k = sizes[2]};
 }
 
-MeasuredProduct measure(const Product& product, int threads, int64_t runs) {
+MeasuredProduct measure(const Product& product, Element arithmetic, int threads, int64_t runs) {
   const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
   const Operations& ops = operations(DeviceKind::cpu);
   const auto [m, n, k] = std::array{product.m, product.n, product.k};
@@ -100,7 +100,7 @@ MeasuredProduct measure(const Product& product, int threads, int64_t runs) {
   ops.fill(stream, a.size(), 0.5F, a.data());
   ops.fill(stream, b.size(), 2.0F, b.data());
   const auto multiply = [&] {
-    ops.gemm(stream, product.transpose_a, product.transpose_b, m, n, k, 1.0F, a.data(),
+    ops.gemm(stream, arithmetic, product.transpose_a, product.transpose_b, m, n, k, 1.0F, a.data(),
              product.transpose_a == Transpose::yes ? m : k, b.data(), product.transpose_b == Transpose::yes ? k : n,
              product.beta, c.data(), n);
     stream.synchronize();
@@ -113,7 +113,7 @@ MeasuredProduct measure(const Product& product, int threads, int64_t runs) {
   for (const float corner : corners) {  // sums of ones, exact
     if (corner != static_cast<float>(k)) throw Error(fmt::format("the product {} x {} x {} is wrong", m, n, k));
   }
-  return {product, time_calls(runs, multiply)};
+  return {product, arithmetic, time_calls(runs, multiply)};
 }
 
 nlohmann::ordered_json product_json(const MeasuredProduct& measured, const PeakRates& peaks) {
@@ -123,10 +123,10 @@ nlohmann::ordered_json product_json(const MeasuredProduct& measured, const PeakR
           {"m", product.m},
           {"n", product.n},
           {"k", product.k},
-          {"precision", "fp32"},
+          {"precision", name_of(measured.arithmetic)},
           {"seconds", to_json(measured.seconds)},
           {"gflops", measured.gflops()},
-          {"share_of_peak", json_or_null(peaks.share(measured.gflops(), Arithmetic::fp32))}};
+          {"share_of_peak", json_or_null(peaks.share(measured.gflops(), measured.arithmetic))}};
 }
 
 void print_table(const std::vector<MeasuredProduct>& products, const PeakRates& peaks) {
@@ -134,27 +134,32 @@ void print_table(const std::vector<MeasuredProduct>& products, const PeakRates& 
   for (const MeasuredProduct& measured : products) {
     const Product& product = measured.product;
     table.add({product.name, product.direction, std::to_string(product.m), std::to_string(product.n),
-               std::to_string(product.k), "fp32", fmt::format("{:.3f}", 1e3 * measured.seconds.median),
+               std::to_string(product.k), name_of(measured.arithmetic),
+               fmt::format("{:.3f}", 1e3 * measured.seconds.median),
                fmt::format("{:.3f}", 1e3 * measured.seconds.least), fmt::format("{:.1f}", measured.gflops()),
-               percent(peaks.share(measured.gflops(), Arithmetic::fp32))});
+               percent(peaks.share(measured.gflops(), measured.arithmetic))});
   }
   table.print();
-  fmt::print("\nGFLOP/s of the fastest of the measurements, as the peak is\n");
+  fmt::print("\nGFLOP/s of the fastest measurement, as the peak is; operands are stored in fp32, as weights are\n");
 }
 
 ExitCode bench_gemm(OptionSet& bench_keys, OptionSet& keys, const GemmBenchOptions& options, Deck& deck) {
-  const auto file = options.deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.deck);
-  bench_keys.load(file);
-  keys.load(file);
+  bench_keys.load(deck_file(options.deck));
+  keys.load(deck_file(options.deck));
   fill_vocabulary(deck.model);
   std::vector<Product> products;
   for (const std::string& shape : options.shapes) products.push_back(parse_shape(shape));
   if (products.empty()) products = products_of(deck.model, options.rows);
   const Machine machine = describe_machine();
-  const int threads = threads_to_use(options.common, machine);
-  PeakRates peaks({Arithmetic::fp32}, threads, machine);
+  const int threads = threads_to_use(options.common, machine, keys, deck);
+  const std::vector<Element> arithmetics = elements_of(deck.precision);
+  PeakRates peaks(arithmetics, threads, machine);
   std::vector<MeasuredProduct> measured;
-  for (const Product& product : products) measured.push_back(measure(product, threads, options.common.runs));
+  for (const Product& product : products) {
+    for (const Element arithmetic : arithmetics) {
+      measured.push_back(measure(product, arithmetic, threads, options.common.runs));
+    }
+  }
   peaks.measure_again();
   if (options.common.json) {
     nlohmann::ordered_json json = bench_json("bench gemm", threads, machine, peaks);
@@ -175,6 +180,7 @@ CommandBody add_bench_gemm(CLI::App& bench) {
   command->footer(
       "Examples: hat bench gemm inputs/bench_gpt2_124m.toml --threads 1\n"
       "          hat bench gemm --shapes 1024,1024,1024 64,256,64\n"
+      "Both precisions, unless precision names one. "
       "With weights W (out, in): forward y = x W^T, input gradient dx = dy W, weight gradient dW += dy^T x.");
   auto options = std::make_shared<GemmBenchOptions>();
   auto deck = std::make_shared<Deck>();

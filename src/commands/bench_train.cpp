@@ -37,7 +37,7 @@ struct Batch {
   std::vector<PackedBatch> units;
   int64_t tokens = 0;
   double flop = 0.0;            ///< of the model, by Transformer::flop
-  double attention_flop = 0.0;  ///< done by the two attention kernels: 14 D per visible query-key pair and head
+  double attention_flop = 0.0;  ///< done by the two attention kernels
   std::vector<double> step_s;
   StepSeconds sum;  ///< of the counted steps
   Spread step() const { return spread_of(step_s); }
@@ -60,6 +60,7 @@ struct MemoryUse {
 struct Measured {
   std::vector<Batch> batches;  ///< the one asked for; beside a long tail also the fixed one it is compared with
   MemoryUse memory;
+  ComputeOptions compute;
   double first_loss = 0.0;
   double last_loss = 0.0;
   /// FLOP/s on the long tail over FLOP/s on equal lengths.
@@ -119,10 +120,12 @@ std::vector<std::vector<int64_t>> units_of(const std::vector<int64_t>& lengths, 
   return units;
 }
 
-double attention_flop(const ModelConfig& model, const std::vector<int64_t>& lengths) {
+/// 4 and 10 head sizes for a visible query-key pair and head, forward (twice where it is recomputed) and backward.
+double attention_flop(const Transformer& model, const std::vector<int64_t>& lengths) {
   double pairs = 0.0;
   for (const int64_t n : lengths) pairs += 0.5 * static_cast<double>(n) * static_cast<double>(n + 1);
-  return 14.0 * static_cast<double>(model.width) * pairs * static_cast<double>(model.layers);
+  const double flop_of_pair = model.options().recompute == Recompute::full ? 18.0 : 14.0;
+  return flop_of_pair * pairs * static_cast<double>(model.config().width * model.config().layers);
 }
 
 Batch make_batch(const std::string& name, std::vector<int64_t> lengths, const Deck& deck, const Transformer& model) {
@@ -133,7 +136,7 @@ Batch make_batch(const std::string& name, std::vector<int64_t> lengths, const De
   }
   batch.tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   for (const int64_t length : lengths) batch.flop += model.flop(length);
-  batch.attention_flop = attention_flop(deck.model, lengths);
+  batch.attention_flop = attention_flop(model, lengths);
   batch.lengths = std::move(lengths);
   return batch;
 }
@@ -146,33 +149,78 @@ void check_lengths(const OptionSet& keys, const Deck& deck, const std::vector<in
       fmt::format("{} is less than the longest document of the bench, {} tokens", deck.model.max_length, longest));
 }
 
-/// Refuses what certainly does not fit: parameters, gradients, optimizer, and what each layer keeps of its input.
-void check_memory(const OptionSet& keys, const Deck& deck, const std::vector<int64_t>& lengths,
-                  const Machine& machine) {
-  const auto parameters = static_cast<double>(make_layout(deck.model).size());
-  const double states = deck.optimizer.kind == OptimizerKind::adamw ? 2.0 : 1.0;
-  double unit = 0.0;
-  for (const std::vector<int64_t>& documents : units_of(lengths, deck.unit_tokens)) {
-    unit = std::max(unit, static_cast<double>(std::accumulate(documents.begin(), documents.end(), int64_t{0})));
+/// Bytes of everything that a step on these documents needs.
+double needed_bytes(const Deck& deck, const ComputeOptions& compute, const std::vector<int64_t>& lengths) {
+  Transformer model(deck.model, compute);
+  int64_t buffers = 0;
+  for (const std::vector<int64_t>& unit : units_of(lengths, deck.unit_tokens)) {
+    const int64_t tokens = std::accumulate(unit.begin(), unit.end(), int64_t{0});
+    buffers = std::max(buffers, model.buffer_bytes(tokens, *std::max_element(unit.begin(), unit.end())));
   }
-  const double kept =
-      unit * static_cast<double>(deck.model.layers * (8 * deck.model.width + 2 * mlp_width(deck.model)));
-  const double needed = sizeof(float) * ((2.0 + states) * parameters + kept);
-  const auto there = static_cast<double>(machine.available_bytes);
-  if (needed <= there) return;
-  throw InputError(
-      keys.place("model.width"), "model",
-      fmt::format("training it on units of {:.0f} tokens needs more than {:.3g} GB of memory, and {:.3g} GB "
-                  "are available; lower unit_tokens or the model",
-                  unit, needed / 1e9, there / 1e9));
+  const double copies = deck.optimizer.kind == OptimizerKind::adamw ? 4.0 : 3.0;  // parameters, gradients, state
+  return copies * sizeof(float) * static_cast<double>(model.layout().size()) + static_cast<double>(buffers);
+}
+
+/// The deck's choice or, where it is left open, the first that fits into memory. Throws InputError when none does.
+Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptions compute,
+                           const std::vector<int64_t>& lengths, const Machine& machine) {
+  std::vector<Recompute> choices{deck.worker.recompute};
+  if (deck.worker.recompute == Recompute::automatic) choices = {Recompute::none, Recompute::inner, Recompute::full};
+  const double there =
+      deck.worker.memory_gib > 0 ? deck.worker.memory_gib * 0x1p30 : static_cast<double>(machine.available_bytes);
+  double needed = 0.0;
+  for (const Recompute choice : choices) {
+    compute.recompute = choice;
+    needed = needed_bytes(deck, compute, lengths);
+    if (needed <= there) return choice;
+  }
+  throw InputError(keys.place("model.width"), "model",
+                   fmt::format("a step needs {:.3g} GB of memory, and there are {:.3g} GB for it; lower unit_tokens, "
+                               "worker.chunk_tokens or the model",
+                               needed / 1e9, there / 1e9));
+}
+
+/// The deck's precision or, where it is left open, the one in which a matrix product is faster here.
+Element choose_arithmetic(const Deck& deck, int threads) {
+  const std::vector<Element> open = elements_of(deck.precision);
+  if (open.size() == 1) return open.front();
+  const bool is_faster = product_gflops(Element::bf16, threads) > product_gflops(Element::fp32, threads);
+  return is_faster ? Element::bf16 : Element::fp32;
+}
+
+ComputeOptions choose_compute(const OptionSet& keys, const Deck& deck, const std::vector<std::vector<int64_t>>& lengths,
+                              int threads, const Machine& machine) {
+  ComputeOptions compute{.threads = threads,
+                         .arithmetic = choose_arithmetic(deck, threads),
+                         .recompute = Recompute::none,
+                         .chunk_tokens = deck.worker.chunk_tokens,
+                         .operations = nullptr};
+  for (const std::vector<int64_t>& batch : lengths) {  // all are computed by one model: the most thrifty choice
+    compute.recompute = std::max(compute.recompute, choose_recompute(keys, deck, compute, batch, machine));
+  }
+  return compute;
+}
+
+const char* name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::inner:
+      return "inner";
+    case Recompute::full:
+      return "full";
+    case Recompute::automatic:
+    case Recompute::none:
+      break;
+  }
+  return "none";
 }
 
 /// Steps on the batches in turn, so that a slower moment of the machine meets all of them.
-Measured measure(const TrainBenchOptions& options, const Deck& deck, std::vector<std::vector<int64_t>> lengths,
-                 int threads) {
+Measured measure(const TrainBenchOptions& options, const Deck& deck, const ComputeOptions& compute,
+                 std::vector<std::vector<int64_t>> lengths) {
   Measured measured;
+  measured.compute = compute;
   measured.memory.program_bytes = resident_bytes();
-  LocalTraining training(deck, threads);
+  LocalTraining training(deck, compute);
   for (size_t i = 0; i < lengths.size(); ++i) {
     const std::string name = i > 0 ? "fixed" : fmt::format("{}", fmt::join(options.lengths, ","));
     Batch batch = make_batch(name, std::move(lengths[i]), deck, training.model());
@@ -198,7 +246,7 @@ Measured measure(const TrainBenchOptions& options, const Deck& deck, std::vector
 }
 
 nlohmann::ordered_json model_json(const ModelConfig& model, int64_t parameters) {
-  return {{"family", model.family == ModelFamily::llama ? "llama" : "gpt2"},
+  return {{"family", name_of(model.family)},
           {"width", model.width},
           {"layers", model.layers},
           {"heads", model.heads},
@@ -219,7 +267,7 @@ nlohmann::ordered_json seconds_json(const Batch& batch) {
           {"rest", batch.sum.rest() / batch.runs()}};
 }
 
-nlohmann::ordered_json batch_json(const Batch& batch, const PeakRates& peaks) {
+nlohmann::ordered_json batch_json(const Batch& batch, Element arithmetic, const PeakRates& peaks) {
   const Spread step = batch.step();
   return {{"lengths", batch.name},
           {"documents", batch.lengths.size()},
@@ -230,10 +278,10 @@ nlohmann::ordered_json batch_json(const Batch& batch, const PeakRates& peaks) {
           {"step_s", to_json(step)},
           {"tokens_per_s", static_cast<double>(batch.tokens) / step.median},
           {"gflops", batch.gflops()},
-          {"share_of_peak", json_or_null(peaks.share(batch.gflops(), Arithmetic::fp32))},
+          {"share_of_peak", json_or_null(peaks.share(batch.gflops(), arithmetic))},
           {"seconds", seconds_json(batch)},
           {"attention_gflops", batch.attention_gflops()},
-          {"attention_share_of_peak", json_or_null(peaks.share(batch.attention_gflops(), Arithmetic::fp32))}};
+          {"attention_share_of_peak", json_or_null(peaks.share(batch.attention_gflops(), arithmetic))}};
 }
 
 void print_json(const Measured& measured, const TrainBenchOptions& options, const Deck& deck, int threads,
@@ -241,10 +289,13 @@ void print_json(const Measured& measured, const TrainBenchOptions& options, cons
   nlohmann::ordered_json json = bench_json("bench train", threads, machine, peaks);
   json["deck"] = options.deck;
   json["model"] = model_json(deck.model, measured.memory.parameter_bytes / static_cast<int64_t>(sizeof(float)));
-  json["precision"] = "fp32";
+  json["precision"] = name_of(measured.compute.arithmetic);
+  json["recompute"] = name_of(measured.compute.recompute);
+  json["chunk_tokens"] = measured.compute.chunk_tokens;
   json["runs"] = options.common.runs;
   json["optimizer_step"] = options.optimizer_step;
-  for (const Batch& batch : measured.batches) json["batches"].push_back(batch_json(batch, peaks));
+  for (const Batch& batch : measured.batches)
+    json["batches"].push_back(batch_json(batch, measured.compute.arithmetic, peaks));
   json["efficiency_against_fixed"] = json_or_null(measured.efficiency());
   const MemoryUse& memory = measured.memory;
   json["memory"] = {{"peak_bytes", memory.peak_bytes},
@@ -268,14 +319,15 @@ void print_speed(const Measured& measured, const PeakRates& peaks) {
                with_commas(*std::max_element(batch.lengths.begin(), batch.lengths.end())), with_commas(batch.tokens),
                fmt::format("{:.4f}", step.median), fmt::format("{:.4f}", step.least), fmt::format("{:.4f}", step.most),
                fmt::format("{:.1f}", static_cast<double>(batch.tokens) / step.median),
-               fmt::format("{:.1f}", batch.gflops()), percent(peaks.share(batch.gflops(), Arithmetic::fp32))});
+               fmt::format("{:.1f}", batch.gflops()),
+               percent(peaks.share(batch.gflops(), measured.compute.arithmetic))});
   }
   table.print();
   if (measured.efficiency())
     fmt::print("\nlong tail against fixed: {:.1f} % of the FLOP/s\n", 100.0 * *measured.efficiency());
 }
 
-void print_time(const Batch& batch, const PeakRates& peaks) {
+void print_time(const Batch& batch, Element arithmetic, const PeakRates& peaks) {
   Table table({"where the time goes", "s a step", "%"});
   const auto add = [&](const char* name, double seconds) {
     table.add({name, fmt::format("{:.4f}", seconds / batch.runs()),
@@ -288,20 +340,22 @@ void print_time(const Batch& batch, const PeakRates& peaks) {
   add("the rest", batch.sum.rest());
   table.print();
   fmt::print("attention computes at {:.1f} GFLOP/s ({} % of peak), counted on the causal area\n",
-             batch.attention_gflops(), percent(peaks.share(batch.attention_gflops(), Arithmetic::fp32)));
+             batch.attention_gflops(), percent(peaks.share(batch.attention_gflops(), arithmetic)));
 }
 
 void print_tables(const Measured& measured, const Deck& deck, int threads, const Machine& machine,
                   const PeakRates& peaks) {
   const MemoryUse& memory = measured.memory;
   print_bench_head(threads, machine, peaks);
-  fmt::print("{:<12}{}, {} wide, {} layers, {} heads, vocabulary {}{}: {} parameters; fp32\n\n", "model",
-             deck.model.family == ModelFamily::llama ? "llama" : "gpt2", deck.model.width, deck.model.layers,
-             deck.model.heads, with_commas(deck.model.vocabulary), deck.model.tied ? ", tied" : "",
+  fmt::print("{:<12}{}, {} wide, {} layers, {} heads, vocabulary {}{}: {} parameters\n", "model",
+             name_of(deck.model.family), deck.model.width, deck.model.layers, deck.model.heads,
+             with_commas(deck.model.vocabulary), deck.model.tied ? ", tied" : "",
              with_commas(memory.parameter_bytes / static_cast<int64_t>(sizeof(float))));
+  fmt::print("{:<12}{}, recompute {}, chunks of {} tokens\n\n", "arithmetic", name_of(measured.compute.arithmetic),
+             name_of(measured.compute.recompute), with_commas(measured.compute.chunk_tokens));
   print_speed(measured, peaks);
   fmt::print("\n");
-  print_time(measured.batches.front(), peaks);
+  print_time(measured.batches.front(), measured.compute.arithmetic, peaks);
   fmt::print(
       "\nmemory: {} at most; parameters {}, gradients {}, optimizer {}, activations and scratch {}, program {}\n",
       human_bytes(memory.peak_bytes), human_bytes(memory.parameter_bytes), human_bytes(memory.gradient_bytes),
@@ -309,20 +363,17 @@ void print_tables(const Measured& measured, const Deck& deck, int threads, const
 }
 
 ExitCode bench_train(OptionSet& bench_keys, OptionSet& keys, const TrainBenchOptions& options, Deck& deck) {
-  const auto file = options.deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.deck);
-  bench_keys.load(file);
-  keys.load(file);
+  bench_keys.load(deck_file(options.deck));
+  keys.load(deck_file(options.deck));
   fill_vocabulary(deck.model);
   const Machine machine = describe_machine();
-  const int threads = threads_to_use(options.common, machine);
+  const int threads = threads_to_use(options.common, machine, keys, deck);
   std::vector<std::vector<int64_t>> lengths{lengths_of(options, bench_keys, deck.seed)};
   if (options.lengths.front() == "long_tail") lengths.push_back(fixed_lengths(options.tokens, options.length));
-  for (const std::vector<int64_t>& batch : lengths) {
-    check_lengths(keys, deck, batch);
-    check_memory(keys, deck, batch, machine);
-  }
-  PeakRates peaks({Arithmetic::fp32}, threads, machine);
-  const Measured measured = measure(options, deck, std::move(lengths), threads);
+  for (const std::vector<int64_t>& batch : lengths) check_lengths(keys, deck, batch);
+  const ComputeOptions compute = choose_compute(keys, deck, lengths, threads, machine);
+  PeakRates peaks({compute.arithmetic}, threads, machine);
+  const Measured measured = measure(options, deck, compute, std::move(lengths));
   peaks.measure_again();
   if (options.common.json) {
     print_json(measured, options, deck, threads, machine, peaks);

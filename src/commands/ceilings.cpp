@@ -155,7 +155,19 @@ void measure_memory(int cores, Ceilings& ceilings) {
   ceilings.triad_gbytes_s = 3.0 * sizeof(float) * kElements / triad_s / 1e9;
 }
 
-double product_gflops(int threads) {
+}  // namespace
+
+std::optional<double> multiply_add_gflops(Element arithmetic, int cores) {
+  if (arithmetic == Element::bf16 && !kHasBf16) return std::nullopt;
+  const CountingLoop loop = arithmetic == Element::fp32 ? CountingLoop{fp32_rounds, kAccumulators * kLanes}
+                                                        : CountingLoop{bf16_rounds, 2.0 * kAccumulators * kLanes};
+  const double trial_s = best_seconds(1, [&](int) { repeat(loop, 1); });
+  const auto repeats = std::max<int64_t>(1, static_cast<int64_t>(kRunSeconds / trial_s));
+  const double seconds = best_seconds(cores, [&](int) { repeat(loop, repeats); });
+  return 2.0 * loop.multiply_adds_per_round * static_cast<double>(kRounds * repeats) * cores / seconds / 1e9;
+}
+
+double product_gflops(Element arithmetic, int threads) {
   constexpr int64_t kSize = 1024;
   const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
   const Operations& kernels = operations(DeviceKind::cpu);
@@ -167,8 +179,8 @@ double product_gflops(int threads) {
   double best = 1e300;
   for (int run = 0; run < kRuns + 1; ++run) {  // the first one warms up
     const double start_s = now_s();
-    kernels.gemm(stream, Element::fp32, Transpose::no, Transpose::no, kSize, kSize, kSize, 1.0F, a.data(), kSize,
-                 b.data(), kSize, 0.0F, c.data(), kSize);
+    kernels.gemm(stream, arithmetic, Transpose::no, Transpose::no, kSize, kSize, kSize, 1.0F, a.data(), kSize, b.data(),
+                 kSize, 0.0F, c.data(), kSize);
     stream.synchronize();
     best = std::min(best, now_s() - start_s);
   }
@@ -179,28 +191,18 @@ double product_gflops(int threads) {
   return 2.0 * kSize * kSize * kSize / best / 1e9;
 }
 
-}  // namespace
-
-std::optional<double> multiply_add_gflops(Arithmetic arithmetic, int cores) {
-  if (arithmetic == Arithmetic::bf16 && !kHasBf16) return std::nullopt;
-  const CountingLoop loop = arithmetic == Arithmetic::fp32 ? CountingLoop{fp32_rounds, kAccumulators * kLanes}
-                                                           : CountingLoop{bf16_rounds, 2.0 * kAccumulators * kLanes};
-  const double trial_s = best_seconds(1, [&](int) { repeat(loop, 1); });
-  const auto repeats = std::max<int64_t>(1, static_cast<int64_t>(kRunSeconds / trial_s));
-  const double seconds = best_seconds(cores, [&](int) { repeat(loop, repeats); });
-  return 2.0 * loop.multiply_adds_per_round * static_cast<double>(kRounds * repeats) * cores / seconds / 1e9;
-}
-
 Ceilings measure_ceilings(int cores) {
   Ceilings ceilings;
   ceilings.cores = cores;
-  ceilings.fma_one_gflops = multiply_add_gflops(Arithmetic::fp32, 1).value();
-  ceilings.fma_all_gflops = multiply_add_gflops(Arithmetic::fp32, cores).value();
-  ceilings.bf16_one_gflops = multiply_add_gflops(Arithmetic::bf16, 1);
-  ceilings.bf16_all_gflops = multiply_add_gflops(Arithmetic::bf16, cores);
+  ceilings.fma_one_gflops = multiply_add_gflops(Element::fp32, 1).value();
+  ceilings.fma_all_gflops = multiply_add_gflops(Element::fp32, cores).value();
+  ceilings.bf16_one_gflops = multiply_add_gflops(Element::bf16, 1);
+  ceilings.bf16_all_gflops = multiply_add_gflops(Element::bf16, cores);
   measure_memory(cores, ceilings);
-  ceilings.product_one_gflops = product_gflops(1);
-  ceilings.product_all_gflops = product_gflops(cores);
+  ceilings.product_one_gflops = product_gflops(Element::fp32, 1);
+  ceilings.product_all_gflops = product_gflops(Element::fp32, cores);
+  ceilings.bf16_product_one_gflops = product_gflops(Element::bf16, 1);
+  ceilings.bf16_product_all_gflops = product_gflops(Element::bf16, cores);
   return ceilings;
 }
 

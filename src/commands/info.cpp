@@ -110,6 +110,8 @@ Section describe_ceilings(int cores) {
                         {"bf16 multiply-add, all cores (GFLOP/s)", rounded_or_none(ceilings.bf16_all_gflops)},
                         {"matrix product 1024^3, one thread (GFLOP/s)", rounded(ceilings.product_one_gflops)},
                         {"matrix product 1024^3, all cores (GFLOP/s)", rounded(ceilings.product_all_gflops)},
+                        {"the same in bf16, one thread (GFLOP/s)", rounded(ceilings.bf16_product_one_gflops)},
+                        {"the same in bf16, all cores (GFLOP/s)", rounded(ceilings.bf16_product_all_gflops)},
                         {"memory copy, all cores (GB/s)", rounded(ceilings.copy_gbytes_s)},
                         {"memory triad, all cores (GB/s)", rounded(ceilings.triad_gbytes_s)}});
   return section;

@@ -41,6 +41,11 @@ class HeadWatch : public PassObserver {
   double products_ = 0.0;
 };
 
+ComputeOptions timed(ComputeOptions compute) {
+  compute.operations = &timed_operations();
+  return compute;
+}
+
 }  // namespace
 
 StepSeconds& StepSeconds::operator+=(const StepSeconds& other) {
@@ -52,11 +57,11 @@ StepSeconds& StepSeconds::operator+=(const StepSeconds& other) {
   return *this;
 }
 
-LocalTraining::LocalTraining(const Deck& deck, int threads)
+LocalTraining::LocalTraining(const Deck& deck, ComputeOptions compute)
     : deck_(deck),
-      threads_(threads),
-      stream_(Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}),
-      model_(deck.model, threads, timed_operations()) {
+      threads_(compute.threads),
+      stream_(Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads_}),
+      model_(deck.model, timed(compute)) {
   const ModelLayout& layout = model_.layout();
   for (const BlockSpec& block : layout.blocks) {
     parameters_.emplace_back(stream_.device(), block.size);
@@ -64,7 +69,7 @@ LocalTraining::LocalTraining(const Deck& deck, int threads)
     parameter_pointers_.push_back(parameters_.back().data());
     gradient_pointers_.push_back(gradients_.back().data());
   }
-  const ShardPlan shards = plan_shards(layout, threads * kShardsPerThread, deck.optimizer.kind);
+  const ShardPlan shards = plan_shards(layout, threads_ * kShardsPerThread, deck.optimizer.kind);
   parts_ = shards.parts;
   for (size_t p = 0; p < parts_.size(); ++p) {
     optimizers_.emplace_back(deck.optimizer, layout, parts_[p]);

@@ -28,7 +28,7 @@ struct StepSeconds {
 class LocalTraining {
  public:
   /// `deck.model.vocabulary` must be set. Throws InputError on impossible sizes.
-  LocalTraining(const Deck& deck, int threads);
+  LocalTraining(const Deck& deck, ComputeOptions compute);
 
   /// One step on units that are computed one after the other. Clips by the step's own global norm (unless clip is
   /// none); the learning rate is the peak one. Without `update`, stops at the gradients.
@@ -36,7 +36,7 @@ class LocalTraining {
 
   /// Nats per token of the last step.
   double loss() const { return loss_; }
-  const Transformer& model() const { return model_; }
+  Transformer& model() { return model_; }
   int64_t parameter_bytes() const;
   int64_t optimizer_bytes() const;
 

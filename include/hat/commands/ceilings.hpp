@@ -1,14 +1,17 @@
 #pragma once
 #include <optional>
 
+#include "hat/kernels/values.hpp"
+
 namespace hat {
 
-/// What multiplies and adds: fp32 numbers, or pairs of bf16 numbers into an fp32 sum.
-enum class Arithmetic { fp32, bf16 };
+/// GFLOP/s of multiply-adds that stay in registers, fp32 or pairs of bf16 numbers into an fp32 sum, `cores` threads at
+/// once, best of several runs (0.4 s together). Empty where this build has no instruction for it. Throws Error when the
+/// loop did not compute what it should have.
+std::optional<double> multiply_add_gflops(Element arithmetic, int cores);
 
-/// GFLOP/s of multiply-adds that stay in registers, `cores` threads at once, best of several runs (0.4 s together).
-/// Empty where this build has no instruction for it. Throws Error when the loop did not compute what it should have.
-std::optional<double> multiply_add_gflops(Arithmetic arithmetic, int cores);
+/// GFLOP/s of a matrix product 1024^3 through the kernels, best of several runs. Throws Error when its result is wrong.
+double product_gflops(Element arithmetic, int threads);
 
 /// What this very machine can do, measured. Every rate is the best of several short runs.
 struct Ceilings {
@@ -19,8 +22,10 @@ struct Ceilings {
   std::optional<double> bf16_all_gflops;  ///< all cores together
   double copy_gbytes_s = 0.0;             ///< y = x, all cores: 8 bytes per element, write-allocate traffic not counted
   double triad_gbytes_s = 0.0;            ///< z = x + a y, all cores: 12 bytes per element
-  double product_one_gflops = 0.0;        ///< matrix product 1024^3 through the kernels, one thread
+  double product_one_gflops = 0.0;        ///< matrix product 1024^3 through the kernels, fp32, one thread
   double product_all_gflops = 0.0;        ///< all cores
+  double bf16_product_one_gflops = 0.0;
+  double bf16_product_all_gflops = 0.0;
 };
 
 /// Takes about three seconds. Throws Error when a loop did not compute what it should have: its rate would mean
