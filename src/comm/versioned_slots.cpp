@@ -82,6 +82,15 @@ std::span<const float> SlotPublisher::values() const {
   return body<const float>(latest_);
 }
 
+int64_t OwnSlots::load(int64_t offset) const {
+  auto* word = reinterpret_cast<int64_t*>(window_->local() + offset);
+  return std::atomic_ref<int64_t>(*word).load(std::memory_order_seq_cst);
+}
+
+const float* OwnSlots::values(int64_t version) const {
+  return reinterpret_cast<const float*>(window_->local() + part_.body_offset(version));
+}
+
 SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wanted, Rule rule, int64_t have,
                    PullCounters& counters, PullCheck check)
     : window_(&window),

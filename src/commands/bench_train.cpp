@@ -11,6 +11,7 @@
 #include "commands/timed_operations.hpp"
 #include "hat/config/checks.hpp"
 #include "hat/config/deck_schema.hpp"
+#include "hat/core/proc.hpp"
 #include "hat/core/random.hpp"
 #include "hat/core/text.hpp"
 

@@ -6,31 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
+
+#include "hat/core/proc.hpp"
 
 namespace hat {
 
 namespace {
-
-/// What stands behind "key ... :" in the first such line of a file of /proc.
-std::string proc_value(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(':');
-    if (colon == std::string::npos || !line.starts_with(key)) continue;
-    if (line.find_first_not_of(" \t", key.size()) != colon) continue;  // a longer key
-    const auto begin = line.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
-int64_t proc_kib(const char* path, const std::string& key) {
-  std::istringstream text(proc_value(path, key));
-  int64_t kib = 0;
-  return text >> kib ? kib * 1024 : 0;
-}
 
 std::string vector_instructions() {
   static constexpr std::array<const char*, 8> kOfInterest{"avx2",        "fma",      "avx512f", "avx512_bf16",
@@ -68,14 +50,11 @@ Machine describe_machine() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   machine.cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : machine.cores_here;
-  machine.memory_bytes = proc_kib("/proc/meminfo", "MemTotal");
-  machine.available_bytes = proc_kib("/proc/meminfo", "MemAvailable");
+  machine.memory_bytes = proc_bytes("/proc/meminfo", "MemTotal");
+  machine.available_bytes = proc_bytes("/proc/meminfo", "MemAvailable");
   machine.numa_nodes = count_numa_nodes();
   machine.vector_instructions = vector_instructions();
   return machine;
 }
-
-int64_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
-int64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
 
 }  // namespace hat

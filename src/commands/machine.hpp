@@ -19,8 +19,4 @@ struct Machine {
 /// Reads /proc and /sys; what they do not tell stays empty or zero.
 Machine describe_machine();
 
-/// Memory that this process occupies now, and the most it ever did; 0 where /proc does not tell.
-int64_t resident_bytes();
-int64_t peak_resident_bytes();
-
 }  // namespace hat

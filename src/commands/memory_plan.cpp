@@ -11,8 +11,20 @@
 namespace hat {
 
 namespace {
+
 constexpr int64_t kFloat = sizeof(float);
+
+/// Bytes of the copies of a worker. All are alike: only a worker alone shares its rank with a server (plan_roles).
+int64_t copies_of_parameters(const RunPlan& plan) {
+  int64_t values = 0;
+  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
+    if (plan.reads_in_place(static_cast<int64_t>(block), plan.roles.rank_of_worker.front())) continue;
+    values += plan.layout.blocks[block].size;
+  }
+  return 2 * values * kFloat;
 }
+
+}  // namespace
 
 UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
   int64_t longest = 1;
@@ -26,19 +38,21 @@ UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
 WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
   ComputeOptions options = plan.compute;
   options.recompute = recompute;
-  const int64_t parameters = plan.layout.size() * kFloat;
-  return {.parameters = 2 * parameters,
-          .gradients = parameters,
+  return {.parameters = copies_of_parameters(plan),
+          .gradients = plan.layout.size() * kFloat,
           .activations = Transformer(plan.deck.model, options).buffer_bytes(sizes.tokens, sizes.longest)};
 }
 
 ServerMemory server_memory(const RunPlan& plan, int server) {
   ServerMemory memory{.slots = plan.slots.window_bytes[static_cast<size_t>(server)]};
+  int64_t largest = 0;
   for (const int64_t index : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
     const Part& part = plan.shards.parts[static_cast<size_t>(index)];
     if (plan.deck.pull_format == PullFormat::bf16) memory.slots += part.count * kFloat;
     // A step's sum is open while the next ones, up to S of them, have begun; unbounded, pushes wait their turn.
     memory.gradients += part.count * kFloat * (plan.unbounded() ? plan.roles.workers() : plan.deck.staleness + 1);
+    largest = std::max(largest, part.count * kFloat);
+    memory.checkpoints += part.count * kFloat;
     for (const TensorPiece& piece : pieces_of(plan.layout, part)) {
       const TensorSpec& tensor =
           plan.layout.blocks[static_cast<size_t>(part.block)].tensors[static_cast<size_t>(piece.tensor)];
@@ -46,7 +60,15 @@ ServerMemory server_memory(const RunPlan& plan, int server) {
       memory.optimizer += states * piece.size() * kFloat;
     }
   }
+  memory.gradients += largest * plan.roles.workers();
+  memory.checkpoints += memory.optimizer;
   return memory;
+}
+
+int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
+  const int64_t worker = worker_memory(plan, sizes, recompute).total();
+  const auto rank = static_cast<size_t>(plan.roles.rank_of_worker.front());
+  return plan.roles.role_of_rank[rank] == Role::both ? worker + server_memory(plan, 0).total() : worker;
 }
 
 int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available) {

@@ -11,7 +11,7 @@ namespace hat {
 /// What the ranks of a run will occupy, by use, in bytes. Counted from the sizes of the buffers that will be made; the
 /// program, the libraries and the network come on top.
 struct WorkerMemory {
-  int64_t parameters = 0;  ///< two copies: one is computed with while the next is pulled
+  int64_t parameters = 0;  ///< two copies, one is computed with while the next is pulled; none of what is read in place
   int64_t gradients = 0;
   int64_t activations = 0;  ///< kept and scratch, for the largest unit there can be
   int64_t total() const { return parameters + gradients + activations; }
@@ -19,8 +19,9 @@ struct WorkerMemory {
 struct ServerMemory {
   int64_t slots = 0;  ///< versions kept for pulls, and with pull.format bf16 the fp32 values
   int64_t optimizer = 0;
-  int64_t gradients = 0;  ///< sums of the steps that can be open at once
-  int64_t total() const { return slots + optimizer + gradients; }
+  int64_t gradients = 0;    ///< sums of the steps that can be open at once, and a push of each worker on its way
+  int64_t checkpoints = 0;  ///< copies of values and optimizer state while a checkpoint is written
+  int64_t total() const { return slots + optimizer + gradients + checkpoints; }
 };
 
 /// Tokens of the largest unit and of the longest sequence that a run on this dataset will see.
@@ -32,6 +33,8 @@ UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan);
 
 WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute);
 ServerMemory server_memory(const RunPlan& plan, int server);
+/// Bytes on the rank of a worker: a worker's, and a server's where it is both.
+int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute);
 
 /// Bytes that one worker on node `node` may use when the node has `available` for all ranks of the run.
 int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available);

@@ -14,6 +14,7 @@
 #include "hat/commands/commands.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/config/deck_schema.hpp"
+#include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
 #include "hat/model/precision_choice.hpp"
@@ -126,6 +127,7 @@ void choose_compute(const Communicator& world, const std::vector<int>& node_of_r
   const double given = plan.deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30);
   if (given > 0) limit = static_cast<int64_t>(std::min(static_cast<double>(limit), given));
   plan.compute.recompute = choose_recompute(plan, setup.units, limit);
+  plan.worker_bytes = rank_of_worker_bytes(plan, setup.units, plan.compute.recompute);
   const int64_t cores = setup.worker >= 0 ? describe_machine().cores : plan.deck.worker.threads;
   setup.fewest_cores = -world.all_reduce_max(-cores);
 }
@@ -181,8 +183,9 @@ void describe_compute(const Setup& setup) {
   fmt::print(
       "memory: a worker {} (parameters {}, gradients {}, activations {} for units of up to {} tokens, recompute "
       "{}), a server {}\n",
-      gib(worker.total()), gib(worker.parameters), gib(worker.gradients), gib(worker.activations),
-      with_commas(setup.units.tokens), recompute_name(compute.recompute), gib(server));
+      gib(worker.total()), worker.parameters > 0 ? gib(worker.parameters) : "in the server's slots",
+      gib(worker.gradients), gib(worker.activations), with_commas(setup.units.tokens),
+      recompute_name(compute.recompute), gib(server));
 }
 
 void describe(const Setup& setup, const Communicator& world, int nodes) {
@@ -211,6 +214,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
 /// The run itself: a window for the parameters, then each rank lives its role.
 void run_roles(Setup& setup, const Communicator& world) {
   const RunPlan& plan = setup.plan;
+  const int64_t before = resident_bytes() - shared_resident_bytes();
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
   std::unique_ptr<Server> server;
@@ -229,7 +233,7 @@ void run_roles(Setup& setup, const Communicator& world) {
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler).run();
+    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler, before).run();
   }
   Backoff backoff;
   while (server && !server->finished()) {

@@ -19,6 +19,12 @@ int64_t default_unit_tokens(const Deck& deck, int workers) {
 
 }  // namespace
 
+bool RunPlan::reads_in_place(int64_t block, int world_rank) const {
+  const std::vector<int64_t>& parts = shards.parts_of_block[static_cast<size_t>(block)];
+  return !unbounded() && deck.pull_format == PullFormat::fp32 && parts.size() == 1 &&
+         slots.parts[static_cast<size_t>(parts.front())].server_rank == world_rank;
+}
+
 int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
   if (unbounded()) return 0;
   if (is_barrier[static_cast<size_t>(block)]) return step;

@@ -47,6 +47,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"end_step", plan_.end_step},
                        {"servers", plan_.roles.servers()},
                        {"workers", plan_.roles.workers()},
+                       {"worker_bytes", plan_.worker_bytes},
                        {"revision", build_info().revision}}
                       .dump());
   write_status("running");
@@ -122,9 +123,26 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"pulls", summary.pulls},
                        {"pulls_rejected", summary.pulls_rejected},
                        {"pulled_bytes", summary.pulled_bytes},
-                       {"pushed_bytes", summary.pushed_bytes}}
+                       {"pushed_bytes", summary.pushed_bytes},
+                       {"resident_before", summary.resident_before},
+                       {"peak_resident", summary.peak_resident},
+                       {"shared_resident", summary.shared_resident}}
                       .dump());
   workers_.push_back(summary);
+}
+
+// Slots of servers that a worker has read count as its memory as well where they are shared; the estimate has them
+// once.
+void RunLog::say_memory() const {
+  const auto used = [](const WorkerSummary& w) { return w.peak_resident - w.shared_resident - w.resident_before; };
+  const auto most = std::max_element(workers_.begin(), workers_.end(),
+                                     [&](const auto& a, const auto& b) { return used(a) < used(b); });
+  if (most == workers_.end() || most->peak_resident == 0) return;  // /proc does not tell
+  say(
+      fmt::format("memory of worker {}'s process: at most {}, of it {} before training, {} shared with servers and {} "
+                  "for training; {} was estimated",
+                  most->worker, human_bytes(most->peak_resident), human_bytes(most->resident_before),
+                  human_bytes(most->shared_resident), human_bytes(used(*most)), human_bytes(plan_.worker_bytes)));
 }
 
 void RunLog::finish() {
@@ -150,6 +168,7 @@ void RunLog::finish() {
     say(row + fmt::format("{:>12}{:>10}{:>12}{:>12}", with_commas(worker.tokens), worker.units,
                           human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
   }
+  say_memory();
   std::string late;
   for (size_t s = 0; s < staleness_counts_.size(); ++s) {
     if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));

@@ -15,15 +15,14 @@ namespace hat {
 /// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
 ///
 /// metrics.jsonl, one object per line, by "kind":
-///   start       first_step, end_step, servers, workers, revision. A resumed run begins with another one, and repeats
-///   the
-///               steps behind the checkpoint it continued from
+///   start       first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a worker), revision. A
+///               resumed run begins with another one, and repeats the steps behind the checkpoint it continued from
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null
-///   where
-///               nobody needs it), staleness (pushes by versions late), seconds since the start
+///               where nobody needs it), staleness (pushes by versions late), seconds since the start
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
-///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes
+///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
+///               resident_before (of its own, before training), peak_resident, and shared_resident of that
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -36,6 +35,7 @@ class RunLog {
   void finish();
 
  private:
+  void say_memory() const;
   void write_status(const std::string& status);
   double seconds() const;
 

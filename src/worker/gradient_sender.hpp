@@ -17,6 +17,9 @@ namespace hat {
 ///   ring      a ring all-reduce is under way in it (barrier blocks)
 ///   leaving   pushes are being sent from it
 /// and back to adding in `begin`, which waits until it is free.
+/// On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the worker
+/// adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several of them
+/// make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
 class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,

@@ -4,12 +4,18 @@
 
 namespace hat {
 
-ParameterCache::ParameterCache(const RunPlan& plan, const Device& device, const Window& window, Waiting& waiting)
+ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window,
+                               Waiting& waiting)
     : plan_(plan), window_(window), waiting_(waiting) {
-  for (const BlockSpec& spec : plan_.layout.blocks) {
-    Block block;
-    for (DeviceBuffer<float>& values : block.values) values = DeviceBuffer<float>(device, spec.size);
-    blocks_.push_back(std::move(block));
+  for (size_t b = 0; b < plan_.layout.blocks.size(); ++b) {
+    Block& block = blocks_.emplace_back();
+    if (plan_.reads_in_place(static_cast<int64_t>(b), world_rank)) {
+      block.own.emplace(window_, plan_.slots.parts[static_cast<size_t>(plan_.shards.parts_of_block[b].front())]);
+      continue;
+    }
+    for (DeviceBuffer<float>& values : block.values) {
+      values = DeviceBuffer<float>(device, plan_.layout.blocks[b].size);
+    }
   }
 }
 
@@ -31,7 +37,7 @@ void ParameterCache::start_pull(int64_t index, Need need) {
 
 void ParameterCache::prefetch(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
-  if (block.pull) return;
+  if (block.own || block.pull) return;
   const int64_t have = block.versions[static_cast<size_t>(block.current)];
   if (need.rule == SlotPull::Rule::exact && have == need.version) return;
   start_pull(index, need);
@@ -48,10 +54,19 @@ bool ParameterCache::take_if_done(Block& block) {
   return true;
 }
 
+const float* ParameterCache::acquire_in_place(Block& block, Need need, const std::string& what) {
+  waiting_.until(Activity::wait_pull, what, [&] { return block.own->latest() >= need.version; });
+  const int64_t version = need.rule == SlotPull::Rule::exact ? need.version : block.own->latest();
+  if (!block.own->holds(version)) throw Error(fmt::format("{} was overwritten before it was read in place", what));
+  block.versions[static_cast<size_t>(block.current)] = version;
+  return block.own->values(version);
+}
+
 const float* ParameterCache::acquire(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   const std::string what =
       fmt::format("version {} of block {}", need.version, plan_.layout.blocks[static_cast<size_t>(index)].name);
+  if (block.own) return acquire_in_place(block, need, what);
   // A prefetch for something else (a lease came back, validation came between) is finished first: it may be writing.
   while (block.pull || !satisfies(block.versions[static_cast<size_t>(block.current)], need)) {
     if (!block.pull) start_pull(index, need);
@@ -62,7 +77,12 @@ const float* ParameterCache::acquire(int64_t index, Need need) {
 
 int64_t ParameterCache::version(int64_t index) const {
   const Block& block = blocks_[static_cast<size_t>(index)];
-  return block.versions[static_cast<size_t>(block.current)];
+  const int64_t version = block.versions[static_cast<size_t>(block.current)];
+  if (block.own && !block.own->holds(version)) {
+    throw Error(fmt::format("version {} of block {} was overwritten while it was read in place", version,
+                            plan_.layout.blocks[static_cast<size_t>(index)].name));
+  }
+  return version;
 }
 
 void ParameterCache::progress() {

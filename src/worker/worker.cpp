@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
@@ -14,16 +15,18 @@ namespace hat {
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
-       const Communicator& workers, const Window& window, std::function<void()> server, Sampler sample)
+       const Communicator& workers, const Window& window, std::function<void()> server, Sampler sample,
+       int64_t resident_bytes_before)
       : plan(run_plan),
         worker(worker_number),
         own_server(std::move(server)),
         sampler(std::move(sample)),
+        resident_before(resident_bytes_before),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
         leases(plan, worker, dataset, mailbox, waiting),
-        cache(plan, device, window, waiting),
+        cache(plan, world.rank(), device, window, waiting),
         sender(plan, device, worker, mailbox, workers, waiting),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
@@ -53,6 +56,7 @@ struct Worker::Impl : PassObserver {
   int worker;
   std::function<void()> own_server;
   Sampler sampler;
+  int64_t resident_before;
   Device device;
   Account account;
   Mailbox mailbox;
@@ -254,6 +258,9 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.pulls_rejected = cache.counters().rejected;
   summary.pulled_bytes = cache.counters().bytes;
   summary.pushed_bytes = sender.pushed_bytes();
+  summary.resident_before = resident_before;
+  summary.peak_resident = peak_resident_bytes();
+  summary.shared_resident = shared_resident_bytes();
   if (worker == 0 && sampler) {
     current = {.kind = LeaseKind::evaluate, .step = end_step};
     prefetch(current);
@@ -265,9 +272,10 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 }
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-               const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler)
+               const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler,
+               int64_t resident_before)
     : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, std::move(own_server),
-                                   std::move(sampler))) {}
+                                   std::move(sampler), resident_before)) {}
 Worker::~Worker() = default;
 
 void Worker::run() { impl_->run(); }

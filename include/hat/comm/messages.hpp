@@ -175,11 +175,14 @@ struct WorkerSummary {
   int64_t pulls_rejected = 0;
   int64_t pulled_bytes = 0;
   int64_t pushed_bytes = 0;
-  std::string sample = {};  ///< worker 0: generated text
+  int64_t resident_before = 0;  ///< bytes of its own that the process occupied before the run's memory was made
+  int64_t peak_resident = 0;    ///< the most it occupied (VmHWM)
+  int64_t shared_resident = 0;  ///< of that: shared with other processes, such as slots of servers on the node
+  std::string sample = {};      ///< worker 0: generated text
   template <class F>
   void fields(F& f) {
     f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
-        f(sample);
+        f(resident_before), f(peak_resident), f(shared_resident), f(sample);
   }
 };
 

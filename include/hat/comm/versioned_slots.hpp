@@ -68,6 +68,24 @@ class SlotPublisher {
   int64_t latest_ = PartSlots::kNothingYet;
 };
 
+/// The slots of an fp32 part for a reader on the rank that owns them: values are read where they lie. Whoever computes
+/// with them must know why the owner does not open their slot meanwhile, and may ask `holds` whether it did.
+class OwnSlots {
+ public:
+  OwnSlots(const Window& window, const PartSlots& part) : window_(&window), part_(part) {}
+
+  int64_t latest() const { return load(part_.offset); }
+  /// The slot of `version` has it whole at this moment.
+  bool holds(int64_t version) const { return load(part_.header_offset(version)) == version; }
+  const float* values(int64_t version) const;
+
+ private:
+  int64_t load(int64_t offset) const;
+
+  const Window* window_;
+  PartSlots part_;
+};
+
 /// What pulls have seen, for metrics and tests.
 struct PullCounters {
   int64_t accepted = 0;  ///< blocks taken

@@ -25,10 +25,14 @@ struct RunPlan {
   int64_t end_step = 0;          ///< one behind the last
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
   ComputeOptions compute;        ///< of all workers
+  int64_t worker_bytes = 0;      ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
   bool pushes_single_units() const { return unbounded() || deck.deterministic; }
+  /// A worker on `world_rank` computes with the slots of `block` themselves: they are of its own process, the block is
+  /// one run of fp32 values there, and staleness is bounded (worker/parameter_cache.hpp tells why that is needed).
+  bool reads_in_place(int64_t block, int world_rank) const;
   /// The oldest version of `block` on which step `step` may be computed (unbounded: any).
   int64_t oldest_version(int64_t block, int64_t step) const;
 };

@@ -17,9 +17,11 @@ class Worker {
   using Sampler = std::function<std::string(Transformer&, const ParameterPointers&)>;
 
   /// `workers`: communicator of all workers, for rings. `own_server`: called whenever the worker has a moment; on a
-  /// rank that is also a server it lets the server work. `sampler` is used by worker 0, at the end.
+  /// rank that is also a server it lets the server work. `sampler` is used by worker 0, at the end. `resident_before`:
+  /// bytes of its own this process occupied before any of the run's memory was made, for the summary.
   Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-         const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler);
+         const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler,
+         int64_t resident_before);
   ~Worker();
 
   /// The whole working life. Throws Error when the run cannot go on.
