@@ -51,6 +51,7 @@ decks() {
   deck_refused deck_list_for_one 'unit_tokens|not a list' 'unit_tokens = [1, 2]'
   deck_refused deck_misspelt_value "optimizer|did you mean 'adamw'" 'optimizer = "adamv"'
   deck_refused deck_pull_format "pull.format|bf16" 'pull.format = "fp16"'
+  deck_refused deck_recompute "worker.recompute|inne|did you mean 'inner'" 'worker.recompute = "inne"'
   deck_refused deck_negative 'checkpoint.every|-3' 'checkpoint.every = -3'
   deck_refused deck_not_finite 'clip.norm|nan' 'clip.norm = nan'
   deck_refused deck_huge_number 'unit_tokens|99999999999999999999' 'unit_tokens = 99999999999999999999'
@@ -76,6 +77,7 @@ command_lines() {
   ranks=3 option_refused option_misspelt "command line|--model.widht|did you mean '--model.width'" --model.widht 8
   option_refused option_wrong_type 'command line|--batch_tokens|ten' --batch_tokens ten
   option_refused option_without_value 'command line|--seed' --seed
+  option_refused option_precision "command line|--precision|'fp16'|did you mean 'fp32'" --precision fp16  # the deck's is overridden
   ranks=3 option_refused option_out_of_range 'command line|--optimizer.learning_rate|-1' --optimizer.learning_rate=-1
   refused command_misspelt "trian|did you mean 'train'" "$HAT" trian
   refused command_missing 'command line|ubcommand' "$HAT"
@@ -94,6 +96,11 @@ sizes() {
   option_refused batch_zero 'batch_tokens|0' --batch_tokens 0
   ranks=3 option_refused model_beyond_memory 'model|memory' --model.width 65536 --model.layers 1000
   option_refused model_beyond_numbers 'model|memory' --model.width 1048576 --model.layers 10000 --model.mlp_width 1048576
+  ranks=3 option_refused memory_too_small 'deck|worker.memory_gib|needs|GiB|recompute = full|may use 0.001 GiB' --worker.memory_gib 0.001
+  option_refused memory_negative 'worker.memory_gib|-1' --worker.memory_gib=-1
+  option_refused chunk_zero 'worker.chunk_tokens|0' --worker.chunk_tokens 0
+  option_refused threads_zero 'worker.threads|0' --worker.threads 0
+  option_refused threads_too_many 'worker.threads|5000|4096' --worker.threads 5000
   ranks=3 option_refused long_refused 'data.long|data.h5' --data.long refuse --model.max_length 100
 }
 
