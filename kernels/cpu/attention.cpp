@@ -27,8 +27,17 @@ constexpr double kLog2E = 1.4426950408889634;
 
 int64_t tiles_of(int64_t length) { return (length + kTile - 1) / kTile; }
 
-/// Tiles of keys whose gradients a task of the backward pass sums up; they fit the second-level cache with all else.
-int64_t stripe_tiles(int64_t head_size) { return head_size > 128 ? 1 : 2; }
+/// Tiles of keys that a task of the backward pass has at most; with all else they fit the second-level cache.
+int64_t widest_stripe(int64_t head_size) { return head_size > 128 ? 1 : head_size > 64 ? 2 : 4; }
+
+/// Tiles of keys of a task in a document of this length. Its queries are packed again for every task, so few are best,
+/// but of a long document several threads can have some. The document's results depend on this number, by rounding, so
+/// it depends on nothing else.
+int64_t stripe_tiles(int64_t length, int64_t head_size) {
+  const int64_t widest = widest_stripe(head_size);
+  const int64_t tiles = tiles_of(length);
+  return tiles <= widest ? widest : std::clamp(tiles / 4, std::min<int64_t>(2, widest), widest);
+}
 
 float score_scale(const AttentionShape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.head_size)); }
 
@@ -81,9 +90,12 @@ void multiply_scores(const Tile& tile, const PackedSizes<Products>& sizes, const
 }
 
 /// Puts `value` where the key of a row is younger than the query of a lane.
-void hide(const Tile& tile, int64_t key, int64_t query, float value, Vector (&sums)[kScoreRows][2]) {
+[[gnu::always_inline]] inline void hide(const Tile& tile, int64_t key, int64_t query, float value,
+                                        Vector (&sums)[kScoreRows][2]) {
   if (!tile.diagonal || key + kScoreRows - 1 <= query) return;
+#pragma GCC unroll 12
   for (int r = 0; r < kScoreRows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       const auto first_visible = static_cast<int32_t>(key + r - query - v * kLanes);
       sums[r][v] = lane_numbers() < first_visible ? broadcast(value) : sums[r][v];
@@ -136,7 +148,8 @@ void absorb_scores(const Tile& tile, float scale, float* scores, float* correcti
       sums[1] += second;
       store_across<Products>(column, kTile, key, first, second);
     }
-    const Vector correction = vector_exp2(load(corrections + query) * scale - maximum);
+    // The difference first: exactly 1 for a maximum that stays, or thousands of tiles would add up its rounding error.
+    const Vector correction = vector_exp2((load(corrections + query) - load(state.maxima + query)) * scale);
     store(corrections + query, correction);
     store(state.sums + query, load(state.sums + query) * correction + (sums[0] + sums[1]));
   }
@@ -237,6 +250,11 @@ void forward_task(const AttentionShape& shape, int64_t document, int64_t task, c
     const int64_t row = (begin + key) * shape.qkv_stride + kv_head * D;
     pack_rows<Products>(arrays.k + row, shape.qkv_stride, keys, D, buffers.k, sizes.row);
     pack_summed_rows<Products>(arrays.v + row, shape.qkv_stride, keys, D, buffers.v);
+    if (key + kTile <= (last - 1) / group * kTile) {
+      const int64_t next = row + kTile * shape.qkv_stride;
+      prefetch_rows(arrays.k + next, shape.qkv_stride, std::min(kTile, length - key - kTile), D);
+      prefetch_rows(arrays.v + next, shape.qkv_stride, std::min(kTile, length - key - kTile), D);
+    }
     for_each_state([&](const QueryState& state, int64_t query, int64_t queries, int64_t) {
       if (key <= query) attend<Products>({keys, queries, key == query}, sizes, scale, buffers, state);
     });
@@ -367,8 +385,16 @@ struct BackwardArrays {
   float* dv;
 };
 
-float as_float(float x) { return x; }
-float as_float(bfloat16 x) { return to_float(x); }
+/// Fetches what pack_queries will read. The rows are far apart, which keeps the processor from doing it by itself.
+template <typename E>
+void prefetch_queries(const AttentionShape& shape, const BackwardArrays<E>& arrays, int64_t token, int64_t queries,
+                      int64_t head) {
+  const int64_t D = shape.head_size;
+  const int64_t width = shape.heads * D;
+  prefetch_rows(arrays.q + token * shape.qkv_stride + head * D, shape.qkv_stride, queries, D);
+  prefetch_rows(arrays.d_out + token * width + head * D, width, queries, D);
+  prefetch_rows(arrays.out + token * width + head * D, width, queries, D);
+}
 
 /// Packs a tile of queries and what belongs to it.
 template <typename Products, typename E>
@@ -383,16 +409,22 @@ void pack_queries(const AttentionShape& shape, const BackwardArrays<E>& arrays, 
   pack_summed_rows<Products>(q, shape.qkv_stride, queries, D, buffers.q_summed);
   pack_transposed<Products>(d_out, width, queries, D, buffers.d_out, kTile);
   pack_summed_rows<Products>(d_out, width, queries, D, buffers.d_out_summed);
-  std::fill_n(buffers.shift, kTile, 0.0f);
-  std::fill_n(buffers.delta, kTile, 0.0f);
   const float* log_sum_exp = arrays.log_sum_exp + head * shape.tokens + token;
-  for (int64_t r = 0; r < queries; ++r) {
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    // Of d_out as the products see it, so that the rows of dS still sum to zero.
-    for (int64_t i = 0; i < D; ++i) dot += as_float(rounded<E>(d_out[r * width + i])) * as_float(out[r * width + i]);
-    buffers.delta[r] = dot;
-    buffers.shift[r] = log_sum_exp[r] * static_cast<float>(kLog2E);
+  std::fill_n(buffers.shift, kTile, 0.0f);
+  for (int64_t r = 0; r < queries; ++r) buffers.shift[r] = log_sum_exp[r] * static_cast<float>(kLog2E);
+  // d_out as the products see it, so that the rows of dS still sum to zero.
+  for (int64_t first = 0; first < kTile; first += kLanes) {
+    Vector sums[kLanes] = {};
+    for (int64_t r = 0; r < std::min<int64_t>(kLanes, queries - first); ++r) {
+      const float* x = d_out + (first + r) * width;
+      const E* y = out + (first + r) * width;
+      for (int64_t c = 0; c < D; c += kLanes) {
+        sums[r] += load_some_floats<E>(x + c, D - c) * load_some_floats<E>(y + c, D - c);
+      }
+    }
+    transpose(sums);
+    for (int r = 1; r < kLanes; ++r) sums[0] += sums[r];
+    store(buffers.delta + first, sums[0]);
   }
 }
 
@@ -425,8 +457,8 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   const int64_t group = shape.heads / shape.kv_heads;
   const int64_t kv_head = task % shape.kv_heads;
   const int64_t stripe = task / shape.kv_heads;
-  const int64_t first = stripe * stripe_tiles(D);
-  const int64_t last = std::min(tiles_of(length), first + stripe_tiles(D));
+  const int64_t first = stripe * stripe_tiles(length, D);
+  const int64_t last = std::min(tiles_of(length), first + stripe_tiles(length, D));
   const auto rows_of = [&](int64_t tile) { return std::min(kTile, length - tile * kTile); };
   const auto offset_of = [&](int64_t tile, int64_t head) { return (begin + tile * kTile) * stride + head * D; };
   const auto scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(D)));
@@ -446,6 +478,7 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t i = first; i < tiles_of(length); ++i) {
       pack_queries<Products>(shape, arrays, begin + i * kTile, rows_of(i), head, buffers);
+      if (i + 1 < tiles_of(length)) prefetch_queries(shape, arrays, begin + (i + 1) * kTile, rows_of(i + 1), head);
       for (int64_t j = first; j < std::min(last, i + 1); ++j) {
         const Tile tile{rows_of(j), rows_of(i), i == j};
         const int64_t t = j - first;
@@ -478,7 +511,7 @@ int64_t thread_floats(int64_t head_size) {
   Carver forward(nullptr);
   Carver backward(nullptr);
   ForwardBuffers(forward, sizes);
-  BackwardBuffers(backward, sizes, stripe_tiles(head_size));
+  BackwardBuffers(backward, sizes, widest_stripe(head_size));
   return std::max(forward.used(), backward.used());
 }
 
@@ -536,18 +569,21 @@ void forward(const Stream& stream, const AttentionShape& shape, const ForwardArr
 template <typename Products, typename E>
 void backward(const Stream& stream, const AttentionShape& shape, const BackwardArrays<E>& arrays, float* workspace) {
   Workspace work(shape, aligned(workspace));
-  const int64_t stripe = stripe_tiles(shape.head_size);
   work.first_turn[0] = 0;
   for (int64_t i = 0; i < shape.documents; ++i) {
     work.first_turn[i + 1] = work.first_turn[i] + tiles_of(work.tasks.length(i));
   }
   const Turns turns(work.turns, work.first_turn[shape.documents] * shape.heads);
-  work.tasks.number([&](int64_t length) { return (tiles_of(length) + stripe - 1) / stripe * shape.kv_heads; });
+  work.tasks.number([&](int64_t length) {
+    const int64_t stripe = stripe_tiles(length, shape.head_size);
+    return (tiles_of(length) + stripe - 1) / stripe * shape.kv_heads;
+  });
   work.tasks.run(stream.threads(), [&](int64_t document, int64_t task) {
     Carver own = work.own();
-    backward_task<Products>(shape, document, task, arrays,
-                            BackwardBuffers(own, PackedSizes<Products>(shape.head_size), stripe), turns,
-                            work.first_turn[document]);
+    backward_task<Products>(
+        shape, document, task, arrays,
+        BackwardBuffers(own, PackedSizes<Products>(shape.head_size), widest_stripe(shape.head_size)), turns,
+        work.first_turn[document]);
   });
 }
 
