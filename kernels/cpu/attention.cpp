@@ -241,6 +241,8 @@ void forward_task(const AttentionShape& shape, int64_t document, int64_t task, c
   for_each_state([&](const QueryState& state, int64_t query, int64_t queries, int64_t head) {
     pack_transposed<Products>(arrays.q + (begin + query) * shape.qkv_stride + head * D, shape.qkv_stride, queries, D,
                               state.q, kTile);
+    prefetch_rows<Fetch::to_write>(arrays.out + (begin + query) * shape.heads * D + head * D, shape.heads * D, queries,
+                                   D);
     std::fill_n(state.out, sizes.sums(), 0.0f);
     std::fill_n(state.maxima, kTile, kHidden);
     std::fill_n(state.sums, kTile, 0.0f);
@@ -385,7 +387,7 @@ struct BackwardArrays {
   float* dv;
 };
 
-/// Fetches what pack_queries will read. The rows are far apart, which keeps the processor from doing it by itself.
+/// Fetches what pack_queries will read.
 template <typename E>
 void prefetch_queries(const AttentionShape& shape, const BackwardArrays<E>& arrays, int64_t token, int64_t queries,
                       int64_t head) {
@@ -478,6 +480,7 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (int64_t i = first; i < tiles_of(length); ++i) {
       pack_queries<Products>(shape, arrays, begin + i * kTile, rows_of(i), head, buffers);
+      prefetch_rows<Fetch::to_write>(arrays.dq + offset_of(i, head), stride, rows_of(i), D);
       if (i + 1 < tiles_of(length)) prefetch_queries(shape, arrays, begin + (i + 1) * kTile, rows_of(i + 1), head);
       for (int64_t j = first; j < std::min(last, i + 1); ++j) {
         const Tile tile{rows_of(j), rows_of(i), i == j};
@@ -496,6 +499,8 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   }
   for (int64_t j = first; j < last; ++j) {
     const int64_t t = (j - first) * sizes.sums();
+    prefetch_rows<Fetch::to_write>(arrays.dk + offset_of(j, kv_head), stride, rows_of(j), D);
+    prefetch_rows<Fetch::to_write>(arrays.dv + offset_of(j, kv_head), stride, rows_of(j), D);
     write_gradient(buffers.dk + t, sizes.columns, rows_of(j), D, score_scale(shape), false,
                    arrays.dk + offset_of(j, kv_head), stride);
     write_gradient(buffers.dv + t, sizes.columns, rows_of(j), D, 1.0f, false, arrays.dv + offset_of(j, kv_head),

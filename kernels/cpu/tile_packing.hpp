@@ -29,12 +29,14 @@ Vector load_some_floats(const Source* x, int64_t elements) {
   return load_floats<Element>(some);
 }
 
-/// Starts to bring x into the cache.
-template <typename Element>
+enum class Fetch { to_read, to_write };
+
+/// Starts to bring x into the cache. Rows that are far apart the processor does not fetch ahead by itself.
+template <Fetch kFetch = Fetch::to_read, typename Element>
 void prefetch_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t kLine = 64 / sizeof(Element);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(x + r * stride + c);
+    for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(x + r * stride + c, kFetch == Fetch::to_write);
   }
 }
 
