@@ -13,7 +13,7 @@ inline constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + mul
 /// kLanes units from `elements` elements at x, or as many as there are.
 template <typename Products, typename Element>
 Vector load_some_units(const Element* x, int64_t elements) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   if (elements >= kElements) return Products::load_units(x);
   Element some[kElements] = {};
   std::copy_n(x, elements, some);
@@ -43,7 +43,7 @@ void prefetch_rows(const Element* x, int64_t stride, int64_t rows, int64_t colum
 /// packed (rows rounded up to kRowMultiple, unit_stride): the units along the columns.
 template <typename Products, typename Element>
 void pack_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed, int64_t unit_stride) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; c += kElements) {
       store(packed + r * unit_stride + c / Products::kPack, load_some_units<Products>(x + r * stride + c, columns - c));
@@ -57,11 +57,11 @@ template <typename Products, typename Element>
 [[gnu::noinline]] void transpose_border(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
                                         int64_t packed_stride) {
   Vector square[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
+  for (int64_t i = 0; i < kLanes; ++i) {
     square[i] = i < rows ? load_some_units<Products>(x + i * stride, columns) : Vector{};
   }
   transpose(square);
-  const int64_t units = std::min<int64_t>(kLanes, columns / Products::kPack);
+  const int64_t units = std::min(kLanes, columns / Products::kPack);
   for (int64_t u = 0; u < units; ++u) store(packed + u * packed_stride, square[u]);
 }
 
@@ -70,7 +70,7 @@ template <typename Products, typename Element>
 template <typename Products, typename Element>
 void pack_transposed(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
                      int64_t packed_stride) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   for (int64_t first = 0; first < round_up(rows, 2 * kLanes); first += kLanes) {
     for (int64_t c = 0; c < columns; c += kElements) {
       const Element* from = x + first * stride + c;
@@ -78,10 +78,10 @@ void pack_transposed(const Element* x, int64_t stride, int64_t rows, int64_t col
       Vector square[kLanes];
       if (rows - first >= kLanes && columns - c >= kElements) {
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) square[i] = Products::load_units(from + i * stride);
+        for (int64_t i = 0; i < kLanes; ++i) square[i] = Products::load_units(from + i * stride);
         transpose(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) store(to + i * packed_stride, square[i]);
+        for (int64_t i = 0; i < kLanes; ++i) store(to + i * packed_stride, square[i]);
       } else {
         transpose_border<Products>(from, stride, rows - first, columns - c, to, packed_stride);
       }
