@@ -180,10 +180,11 @@ Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptio
                                needed / 1e9, there / 1e9));
 }
 
-/// The deck's precision or, where it is left open, the one in which a matrix product is faster here.
+/// The deck's precision or, where it is left open, the one in which a matrix product is faster here (fp32 if the deck
+/// wants to be deterministic).
 Element choose_arithmetic(const Deck& deck, int threads) {
   const std::vector<Element> open = elements_of(deck.precision);
-  if (open.size() == 1) return open.front();
+  if (open.size() == 1 || deck.deterministic) return open.front();
   const bool is_faster = product_gflops(Element::bf16, threads) > product_gflops(Element::fp32, threads);
   return is_faster ? Element::bf16 : Element::fp32;
 }
