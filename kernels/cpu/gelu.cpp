@@ -10,7 +10,7 @@ namespace {
 constexpr float kTwiceRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-float gate(float x) { return vector_sigmoid(kTwiceRootTwoOverPi * (x + kCubic * x * x * x)); }
+inline float gate(float x) { return vector_sigmoid(kTwiceRootTwoOverPi * (x + kCubic * x * x * x)); }
 
 /// Values that are not kept are still rounded as if they were.
 template <typename E>
