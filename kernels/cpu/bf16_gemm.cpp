@@ -3,12 +3,13 @@
 // nothing is compiled for a shape at run time, so units of any length cost the same.
 #include <algorithm>
 #include <cstring>
-#include <memory>
+#include <utility>
 
 #include "bf16_lanes.hpp"
 #include "elements.hpp"
 #include "hat/device/device_buffer.hpp"
 #include "serial_gemm.hpp"
+#include "simd.hpp"
 
 namespace hat::cpu {
 
@@ -23,7 +24,7 @@ constexpr int64_t kTileColumns = kTileVectors * kPairCount;
 constexpr int64_t kDepth = 512;
 constexpr int64_t kPairs = kDepth / 2;
 constexpr int64_t kRows = 32 * kTileRows;
-constexpr int64_t kColumns = 64 * kTileColumns;
+constexpr int64_t kColumns = 128 * kTileColumns;
 
 /// op(x) of an operand: element (row, column) at row * row_stride + column * column_stride; one of the two is 1.
 template <typename E>
@@ -45,82 +46,101 @@ constexpr int64_t strip_offset(int64_t row, int64_t pair) {
 }
 constexpr int64_t kStripSize = kTileRows * kPairs;
 
+// What stands for the second of a pair behind an odd end.
+constexpr float kZeros[kPairCount] = {};
+constexpr bfloat16 kNarrowZeros[kPairCount] = {};
+const float* zeros(const float*) { return kZeros; }
+const bfloat16* zeros(const bfloat16*) { return kNarrowZeros; }
+
+/// Pairs of a row of k, of which `depth` elements are packed.
+template <typename E>
+void pack_row(const E* row, int64_t depth, uint32_t* target) {
+  store_neighbours(row, depth / 2, target);
+  if (depth % 2 != 0) target[depth / 2] = pair_of(row + depth - 1, zeros(row));
+}
+
 /// Rows of a: pairs lie behind each other.
 template <typename E>
 void pack_rows(View<E> a, int64_t rows, int64_t depth, uint32_t* packed) {
   for (int64_t row = 0; row < rows; ++row) {
-    const E* source = a.at(row, 0).data;
-    uint32_t* target = packed + row / kTileRows * kStripSize + strip_offset<StripOrder::by_row>(row % kTileRows, 0);
-#pragma omp simd
-    for (int64_t pair = 0; pair < depth / 2; ++pair) {
-      target[pair] = pair_of(load(source + 2 * pair), load(source + 2 * pair + 1));
-    }
-    if (depth % 2 != 0) target[depth / 2] = pair_of(load(source + depth - 1), 0.0f);
+    pack_row(a.at(row, 0).data, depth,
+             packed + row / kTileRows * kStripSize + strip_offset<StripOrder::by_row>(row % kTileRows, 0));
   }
 }
 
-/// Two rows of the source become one row of pairs. `second` is null behind the last row.
+/// Two rows of memory whose elements make pairs. `second` is null behind an odd end.
 template <typename E>
-void pack_pairs(const E* first, const E* second, int64_t count, uint32_t* target) {
-  if (second == nullptr) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) target[i] = pair_of(load(first + i), 0.0f);
-    return;
+struct RowPair {
+  const E* first;
+  const E* second;
+  /// Columns [begin, begin + count), count <= kPairCount.
+  void pack(int64_t begin, int64_t count, uint32_t* target) const {
+    store_pairs(first + begin, second == nullptr ? zeros(first) : second + begin, count, target);
   }
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) target[i] = pair_of(load(first + i), load(second + i));
+};
+
+template <typename E>
+RowPair<E> row_pair(const E* data, int64_t stride, int64_t k, int64_t depth) {
+  return {data + k * stride, k + 1 < depth ? data + (k + 1) * stride : nullptr};
 }
+
+// The next two go along whole rows of memory: the rows' distance may be a power of two, and then they meet in one cache
+// set.
 
 template <typename E>
 void pack_transposed_rows(View<E> a, int64_t rows, int64_t depth, uint32_t* packed) {
-  // Along the rows of memory: their distance may be a power of two, and then they meet in one cache set.
   for (int64_t k = 0; k < depth; k += 2) {
-    const E* first = a.at(0, k).data;
-    const E* second = k + 1 < depth ? a.at(0, k + 1).data : nullptr;
+    const RowPair<E> pair = row_pair(a.data, a.column_stride, k, depth);
+    uint32_t* target = packed + strip_offset<StripOrder::by_pair>(0, k / 2);
     for (int64_t begin = 0; begin < rows; begin += kTileRows) {
-      uint32_t* target = packed + begin / kTileRows * kStripSize + strip_offset<StripOrder::by_pair>(0, k / 2);
-      pack_pairs(first + begin, second == nullptr ? nullptr : second + begin, std::min(kTileRows, rows - begin),
-                 target);
+      pair.pack(begin, std::min(kTileRows, rows - begin), target + begin / kTileRows * kStripSize);
     }
   }
 }
 
-/// Strips of kTileColumns columns of b, pair by pair. Columns behind the last are left as they are: their sums are
-/// thrown away.
+/// Where in b's strips of kTileColumns columns a pair of a column lies. Columns behind the last are left as they are:
+/// their sums are thrown away.
+constexpr int64_t column_offset(int64_t column, int64_t pair) {
+  return column / kTileColumns * kTileColumns * kPairs + pair * kTileColumns + column % kTileColumns;
+}
+
 template <typename E>
 void pack_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
   for (int64_t k = 0; k < depth; k += 2) {
-    const E* first = b.at(k, 0).data;
-    const E* second = k + 1 < depth ? b.at(k + 1, 0).data : nullptr;
-    for (int64_t begin = 0; begin < columns; begin += kTileColumns) {
-      pack_pairs(first + begin, second == nullptr ? nullptr : second + begin, std::min(kTileColumns, columns - begin),
-                 packed + begin * kPairs + k / 2 * kTileColumns);
+    const RowPair<E> pair = row_pair(b.data, b.row_stride, k, depth);
+    for (int64_t begin = 0; begin < columns; begin += kPairCount) {
+      pair.pack(begin, std::min(kPairCount, columns - begin), packed + column_offset(begin, k / 2));
     }
   }
 }
 
-/// The same where b's columns lie in order: blocks of 16 x 16 pairs are turned round.
+/// (row, pair) becomes (pair, row).
+void turn_round(uint32_t (&block)[kPairCount][kPairCount]) {
+  if constexpr (kLanes == kPairCount) {
+    Vector rows[kLanes];
+    std::memcpy(rows, block, sizeof rows);
+    transpose(rows);
+    std::memcpy(block, rows, sizeof rows);
+  } else {
+    for (int64_t i = 0; i < kPairCount; ++i) {
+      for (int64_t j = 0; j < i; ++j) std::swap(block[i][j], block[j][i]);
+    }
+  }
+}
+
+/// The same where b's columns lie in order in memory.
 template <typename E>
 void pack_transposed_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
-  const int64_t pairs = (depth + 1) / 2;
+  constexpr int64_t kBlock = 2 * kPairCount;  // elements of 16 pairs
   for (int64_t begin = 0; begin < columns; begin += kPairCount) {
     const int64_t count = std::min(kPairCount, columns - begin);
-    uint32_t* strip = packed + begin / kTileColumns * kTileColumns * kPairs + begin % kTileColumns;
-    for (int64_t first = 0; first < pairs; first += kPairCount) {
-      const int64_t width = std::min(kPairCount, pairs - first);
-      uint32_t block[kPairCount][kPairCount];
-      for (int64_t column = 0; column < count; ++column) {
-        const E* source = b.at(2 * first, begin + column).data;
-        const int64_t whole = std::min(width, depth / 2 - first);
-#pragma omp simd
-        for (int64_t pair = 0; pair < whole; ++pair) {
-          block[column][pair] = pair_of(load(source + 2 * pair), load(source + 2 * pair + 1));
-        }
-        if (whole < width) block[column][whole] = pair_of(load(source + 2 * whole), 0.0f);
-      }
-      for (int64_t pair = 0; pair < width; ++pair) {
-        uint32_t* target = strip + (first + pair) * kTileColumns;
-        for (int64_t column = 0; column < count; ++column) target[column] = block[column][pair];
+    for (int64_t k = 0; k < depth; k += kBlock) {
+      const int64_t length = std::min(kBlock, depth - k);
+      alignas(64) uint32_t block[kPairCount][kPairCount];
+      for (int64_t column = 0; column < count; ++column) pack_row(b.at(k, begin + column).data, length, block[column]);
+      turn_round(block);
+      for (int64_t pair = 0; pair < (length + 1) / 2; ++pair) {
+        std::memcpy(packed + column_offset(begin, k / 2 + pair), block[pair], sizeof block[pair]);
       }
     }
   }

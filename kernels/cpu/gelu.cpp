@@ -26,7 +26,7 @@ void forward_row(int64_t F, const float* x, const float* bias, E* kept, float* y
 #pragma omp simd
   for (int64_t f = 0; f < F; ++f) {
     const float v = rounded<E>(x[f] + bias[f]);
-    store(v, kept + f);
+    write(v, kept + f);
     y[f] = v * gate(v);
   }
 }
@@ -46,7 +46,7 @@ void gelu_backward(const Stream& stream, int64_t T, int64_t F, ConstValues up, c
   with_elements(up, [&](const auto* kept) {
 #pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
     for (int64_t i = 0; i < T * F; ++i) {
-      const float v = load(kept + i);
+      const float v = read(kept + i);
       const float s = gate(v);
       const float slope = kTwiceRootTwoOverPi * (1.0f + 3.0f * kCubic * v * v);
       const float d = dy[i];

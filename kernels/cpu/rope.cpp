@@ -17,8 +17,8 @@ void rotate_head(int64_t half, const float* cosine, const float* sine, float sig
       const float low = x[i];
       const float high = x[i + half];
       const float s = sign * sine[i];
-      store(low * cosine[i] - high * s, y + i);
-      store(high * cosine[i] + low * s, y + i + half);
+      write(low * cosine[i] - high * s, y + i);
+      write(high * cosine[i] + low * s, y + i + half);
     }
     return;
   }
@@ -27,8 +27,8 @@ void rotate_head(int64_t half, const float* cosine, const float* sine, float sig
     const float low = x[i] + bias[i];
     const float high = x[i + half] + bias[i + half];
     const float s = sign * sine[i];
-    store(low * cosine[i] - high * s, y + i);
-    store(high * cosine[i] + low * s, y + i + half);
+    write(low * cosine[i] - high * s, y + i);
+    write(high * cosine[i] + low * s, y + i + half);
   }
 }
 
@@ -37,11 +37,11 @@ void add_bias(int64_t count, const float* bias, const float* x, E* y) {
   if (bias == nullptr) {
     if (static_cast<const void*>(x) == static_cast<const void*>(y)) return;
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) store(x[i], y + i);
+    for (int64_t i = 0; i < count; ++i) write(x[i], y + i);
     return;
   }
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) store(x[i] + bias[i], y + i);
+  for (int64_t i = 0; i < count; ++i) write(x[i] + bias[i], y + i);
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ void forward_row(int64_t F, const float* x, E* kept, float* y) {
   for (int64_t f = 0; f < F; ++f) {
     const float gate = rounded<E>(x[f]);
     const float up = rounded<E>(x[f + F]);
-    store(gate, kept + f);
-    store(up, kept + f + F);
+    write(gate, kept + f);
+    write(up, kept + f + F);
     y[f] = gate * vector_sigmoid(gate) * up;
   }
 }
@@ -51,8 +51,8 @@ void swiglu_backward(const Stream& stream, int64_t T, int64_t F, ConstValues gat
       float* out = y + t * F;
 #pragma omp simd
       for (int64_t f = 0; f < F; ++f) {
-        const float gate = load(gate_row + f);
-        const float up = load(up_row + f);
+        const float gate = read(gate_row + f);
+        const float up = read(up_row + f);
         const float sigmoid = vector_sigmoid(gate);
         const float silu = gate * sigmoid;
         const float slope = sigmoid + silu * (1.0f - sigmoid);
