@@ -19,7 +19,6 @@ namespace hat {
 namespace {
 
 constexpr int64_t kMostTokens = 100'000'000;  // of a step, which is one process's memory
-constexpr int kWarmUps = 2;                   // buffers grow in the first, libraries choose their code in either
 
 struct TrainBenchOptions {
   BenchOptions common;
@@ -27,6 +26,7 @@ struct TrainBenchOptions {
   std::vector<std::string> lengths{"fixed"};
   int64_t length = 1024;
   int64_t tokens = 4096;
+  int64_t warm_ups = 2;  ///< buffers grow in the first
   bool optimizer_step = true;
 };
 
@@ -180,10 +180,11 @@ Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptio
                                needed / 1e9, there / 1e9));
 }
 
-/// The deck's precision or, where it is left open, the one in which a matrix product is faster here.
+/// The deck's precision or, where it is left open, the one in which a matrix product is faster here (fp32 if the deck
+/// wants to be deterministic).
 Element choose_arithmetic(const Deck& deck, int threads) {
   const std::vector<Element> open = elements_of(deck.precision);
-  if (open.size() == 1) return open.front();
+  if (open.size() == 1 || deck.deterministic) return open.front();
   const bool is_faster = product_gflops(Element::bf16, threads) > product_gflops(Element::fp32, threads);
   return is_faster ? Element::bf16 : Element::fp32;
 }
@@ -224,7 +225,7 @@ Measured measure(const TrainBenchOptions& options, const Deck& deck, const Compu
   for (size_t i = 0; i < lengths.size(); ++i) {
     const std::string name = i > 0 ? "fixed" : fmt::format("{}", fmt::join(options.lengths, ","));
     Batch batch = make_batch(name, std::move(lengths[i]), deck, training.model());
-    for (int run = 0; run < kWarmUps; ++run) {
+    for (int64_t run = 0; run < options.warm_ups; ++run) {
       training.step(batch.units, options.optimizer_step);
       if (i == 0 && run == 0) measured.first_loss = training.loss();
     }
@@ -405,6 +406,8 @@ CommandBody add_bench_train(CLI::App& bench) {
       ->check(integer_in(1, kMostTokens));
   bench_keys->add("tokens", options->tokens, "Tokens of a step; the last document stays whole")
       ->check(integer_in(1, kMostTokens));
+  bench_keys->add("warm_ups", options->warm_ups, "Steps that are not counted before those that are")
+      ->check(integer_in(1, 1'000'000));
   bench_keys->add_flag("optimizer_step", options->optimizer_step, "Norm, clipping and update after the gradient");
   add_deck_keys(*keys, *deck);
   return [bench_keys, keys, options, deck] { return bench_train(*bench_keys, *keys, *options, *deck); };
