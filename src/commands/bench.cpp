@@ -54,7 +54,6 @@ void fill_vocabulary(ModelConfig& model) {
   if (model.vocabulary == 0) model.vocabulary = make_byte_tokenizer()->vocabulary();
 }
 
-const char* name_of(Element arithmetic) { return arithmetic == Element::fp32 ? "fp32" : "bf16"; }
 const char* name_of(ModelFamily family) { return family == ModelFamily::llama ? "llama" : "gpt2"; }
 
 PeakRates::PeakRates(const std::vector<Element>& arithmetics, int threads, const Machine& machine)

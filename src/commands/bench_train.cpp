@@ -150,69 +150,54 @@ void check_lengths(const OptionSet& keys, const Deck& deck, const std::vector<in
 }
 
 /// Bytes of everything that a step on these documents needs.
-double needed_bytes(const Deck& deck, const ComputeOptions& compute, const std::vector<int64_t>& lengths) {
+int64_t needed_bytes(const Deck& deck, const ComputeOptions& compute, const std::vector<int64_t>& lengths) {
   Transformer model(deck.model, compute);
   int64_t buffers = 0;
   for (const std::vector<int64_t>& unit : units_of(lengths, deck.unit_tokens)) {
     const int64_t tokens = std::accumulate(unit.begin(), unit.end(), int64_t{0});
     buffers = std::max(buffers, model.buffer_bytes(tokens, *std::max_element(unit.begin(), unit.end())));
   }
-  const double copies = deck.optimizer.kind == OptimizerKind::adamw ? 4.0 : 3.0;  // parameters, gradients, state
-  return copies * sizeof(float) * static_cast<double>(model.layout().size()) + static_cast<double>(buffers);
+  const int64_t copies = deck.optimizer.kind == OptimizerKind::adamw ? 4 : 3;  // parameters, gradients, state
+  return copies * static_cast<int64_t>(sizeof(float)) * model.layout().size() + buffers;
 }
 
 /// The deck's choice or, where it is left open, the first that fits into memory. Throws InputError when none does.
 Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptions compute,
                            const std::vector<int64_t>& lengths, const Machine& machine) {
-  std::vector<Recompute> choices{deck.worker.recompute};
-  if (deck.worker.recompute == Recompute::automatic) choices = {Recompute::none, Recompute::inner, Recompute::full};
-  const double there =
-      deck.worker.memory_gib > 0 ? deck.worker.memory_gib * 0x1p30 : static_cast<double>(machine.available_bytes);
-  double needed = 0.0;
-  for (const Recompute choice : choices) {
-    compute.recompute = choice;
-    needed = needed_bytes(deck, compute, lengths);
-    if (needed <= there) return choice;
-  }
+  const auto bytes = [&](Recompute level) {
+    compute.recompute = level;
+    return needed_bytes(deck, compute, lengths);
+  };
+  const int64_t limit = deck.worker.memory_gib > 0
+                            ? static_cast<int64_t>(deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30))
+                            : machine.available_bytes;
+  if (const auto level = first_that_fits(deck.worker.recompute, bytes, limit)) return *level;
   throw InputError(keys.place("model.width"), "model",
-                   fmt::format("a step needs {:.3g} GB of memory, and there are {:.3g} GB for it; lower unit_tokens, "
+                   fmt::format("a step needs {} of memory, and there are {} for it; lower unit_tokens, "
                                "worker.chunk_tokens or the model",
-                               needed / 1e9, there / 1e9));
+                               human_bytes(bytes(levels_of(deck.worker.recompute).back())), human_bytes(limit)));
 }
 
-/// The deck's precision or, where it is left open, the one in which a matrix product is faster here (fp32 if the deck
-/// wants to be deterministic).
-Element choose_arithmetic(const Deck& deck, int threads) {
+/// The deck's precision or, where it is left open, the one in which the model's matrix products are faster here (fp32
+/// if the deck wants to be deterministic).
+Element choose_arithmetic(const Deck& deck, const ComputeOptions& compute) {
   const std::vector<Element> open = elements_of(deck.precision);
   if (open.size() == 1 || deck.deterministic) return open.front();
-  const bool is_faster = product_gflops(Element::bf16, threads) > product_gflops(Element::fp32, threads);
-  return is_faster ? Element::bf16 : Element::fp32;
+  return faster_of(measure_products(deck.model, compute));
 }
 
 ComputeOptions choose_compute(const OptionSet& keys, const Deck& deck, const std::vector<std::vector<int64_t>>& lengths,
                               int threads, const Machine& machine) {
   ComputeOptions compute{.threads = threads,
-                         .arithmetic = choose_arithmetic(deck, threads),
+                         .arithmetic = Element::fp32,
                          .recompute = Recompute::none,
                          .chunk_tokens = deck.worker.chunk_tokens,
                          .operations = nullptr};
+  compute.arithmetic = choose_arithmetic(deck, compute);
   for (const std::vector<int64_t>& batch : lengths) {  // all are computed by one model: the most thrifty choice
     compute.recompute = std::max(compute.recompute, choose_recompute(keys, deck, compute, batch, machine));
   }
   return compute;
-}
-
-const char* name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::inner:
-      return "inner";
-    case Recompute::full:
-      return "full";
-    case Recompute::automatic:
-    case Recompute::none:
-      break;
-  }
-  return "none";
 }
 
 /// Steps on the batches in turn, so that a slower moment of the machine meets all of them.
