@@ -61,12 +61,12 @@ template <typename Products, typename Element>
     square[i] = i < rows ? load_some_units<Products>(x + i * stride, columns) : Vector{};
   }
   transpose(square);
-  const int64_t units = std::min(kLanes, columns / Products::kPack);
+  const int64_t units = std::min<int64_t>(kLanes, (columns + Products::kPack - 1) / Products::kPack);
   for (int64_t u = 0; u < units; ++u) store(packed + u * packed_stride, square[u]);
 }
 
-/// packed (columns / kPack, packed_stride): the units along the columns, transposed, for rows rounded up to whole pairs
-/// of vectors. The number of columns is a multiple of kPack.
+/// packed (columns / kPack rounded up, packed_stride): the units along the columns, transposed, for rows rounded up to
+/// whole pairs of vectors. An odd column's partner is zero.
 template <typename Products, typename Element>
 void pack_transposed(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
                      int64_t packed_stride) {
