@@ -26,14 +26,17 @@ int64_t thread_floats(int64_t head_size) {
   return std::max(thread_floats<Fp32Products>(head_size), thread_floats<Bf16Products>(head_size));
 }
 
+int64_t most_tiles(const AttentionShape& shape) { return shape.tokens / kTile + shape.documents; }
+
 /// The workspace: what the threads share, then each one's own.
 class Workspace {
  public:
   Workspace(const AttentionShape& shape, float* workspace)
       : carver_(workspace),
         tasks(carver_, shape),
-        first_turn(carver_.take_as<int64_t>(shape.documents + 1)),
-        turns(carver_.take_as<int32_t>((shape.tokens / kTile + shape.documents) * shape.heads)),
+        first_tile(carver_.take_as<int64_t>(shape.documents + 1)),
+        dq_turns(carver_.take_as<int32_t>(most_tiles(shape) * shape.heads)),
+        dk_dv_turns(carver_.take_as<int32_t>(most_tiles(shape) * shape.kv_heads)),
         thread_floats_(thread_floats(shape.head_size)),
         threads_(carver_.take(0)) {}
 
@@ -42,8 +45,9 @@ class Workspace {
 
  public:
   TaskList tasks;
-  int64_t* first_turn;  // (documents + 1) tiles of queries before each document
-  int32_t* turns;       // (tiles of queries, H)
+  int64_t* first_tile;   // (documents + 1) tiles before each document
+  int32_t* dq_turns;     // (tiles, H)
+  int32_t* dk_dv_turns;  // (tiles, K)
 
   int64_t floats(int threads) const { return carver_.used() + threads * thread_floats_; }
   /// The calling thread's.
@@ -76,21 +80,23 @@ void forward(const Stream& stream, const AttentionShape& shape, const ForwardArr
 template <typename Products, typename E>
 void backward(const Stream& stream, const AttentionShape& shape, const BackwardArrays<E>& arrays, float* workspace) {
   Workspace work(shape, aligned(workspace));
-  work.first_turn[0] = 0;
+  work.first_tile[0] = 0;
   for (int64_t i = 0; i < shape.documents; ++i) {
-    work.first_turn[i + 1] = work.first_turn[i] + tiles_of(work.tasks.length(i));
+    work.first_tile[i + 1] = work.first_tile[i] + tiles_of(work.tasks.length(i));
   }
-  const Turns turns(work.turns, work.first_turn[shape.documents] * shape.heads);
+  const int64_t tiles = work.first_tile[shape.documents];
+  const Turns dq_turns(work.dq_turns, tiles * shape.heads);
+  const Turns dk_dv_turns(work.dk_dv_turns, tiles * shape.kv_heads);
+  const int64_t widest = widest_stripe(shape.head_size);
   work.tasks.number([&](int64_t length) {
     const int64_t stripe = stripe_tiles(length, shape.head_size);
-    return (tiles_of(length) + stripe - 1) / stripe * shape.kv_heads;
+    return (tiles_of(length) + stripe - 1) / stripe * shape.kv_heads * head_tasks(shape);
   });
   work.tasks.run(stream.threads(), [&](int64_t document, int64_t task) {
     Carver own = work.own();
-    backward_task<Products>(
-        shape, document, task, arrays,
-        BackwardBuffers(own, PackedSizes<Products>(shape.head_size), widest_stripe(shape.head_size)), turns,
-        work.first_turn[document]);
+    backward_task<Products>(shape, document, task, arrays,
+                            BackwardBuffers(own, PackedSizes<Products>(shape.head_size), widest),
+                            {dq_turns, dk_dv_turns, work.first_tile[document]});
   });
 }
 

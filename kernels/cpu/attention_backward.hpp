@@ -20,6 +20,20 @@ inline int64_t stripe_tiles(int64_t length, int64_t head_size) {
   return tiles <= widest ? widest : std::clamp(tiles / 4, std::min<int64_t>(2, widest), widest);
 }
 
+inline constexpr int64_t kTaskHeads = 2;  ///< query heads that share the packed keys of a task
+
+/// Tasks that the query heads of one key/value head are split into.
+inline int64_t head_tasks(const AttentionShape& shape) {
+  return (shape.heads / shape.kv_heads + kTaskHeads - 1) / kTaskHeads;
+}
+
+/// Where the tasks of a document add up their results in a fixed order.
+struct BackwardTurns {
+  Turns dq;                ///< (tiles, H) one turn for each stripe
+  Turns dk_dv;             ///< (tiles, K) at the first tile of a stripe, one turn for each of the head tasks
+  int64_t first_tile = 0;  ///< of the document, among those of the batch
+};
+
 struct BackwardBuffers {
   template <typename Products>
   BackwardBuffers(Carver& carver, const PackedSizes<Products>& sizes, int64_t stripe)
@@ -191,19 +205,22 @@ inline void write_gradient(const float* from, int64_t from_stride, int64_t rows,
   }
 }
 
-/// A task is a stripe of keys of one key/value head, with all queries of the group that see it: dk and dv are complete,
-/// and dq gets its summand when the stripes before have given theirs.
+/// A task is a stripe of keys of one key/value head, with some query heads of its group and all their queries that see
+/// the stripe. dq gets its summand when the stripes before have given theirs, dk and dv when the heads before have.
 template <typename Products, typename E>
 void backward_task(const AttentionShape& shape, int64_t document, int64_t task, const BackwardArrays<E>& arrays,
-                   const BackwardBuffers& buffers, const Turns& turns, int64_t first_turn) {
+                   const BackwardBuffers& buffers, const BackwardTurns& turns) {
   const PackedSizes<Products> sizes(shape.head_size);
   const int64_t D = shape.head_size;
   const int64_t stride = shape.qkv_stride;
   const int64_t begin = shape.offsets[document];
   const int64_t length = shape.offsets[document + 1] - begin;
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t kv_head = task % shape.kv_heads;
-  const int64_t stripe = task / shape.kv_heads;
+  const int64_t heads_before = task % head_tasks(shape) * kTaskHeads;
+  const int64_t kv_head = task / head_tasks(shape) % shape.kv_heads;
+  const int64_t stripe = task / head_tasks(shape) / shape.kv_heads;
+  const int64_t first_head = kv_head * group + heads_before;
+  const int64_t last_head = std::min(first_head + kTaskHeads, (kv_head + 1) * group);
   const int64_t first = stripe * stripe_tiles(length, D);
   const int64_t last = std::min(tiles_of(length), first + stripe_tiles(length, D));
   const auto rows_of = [&](int64_t tile) { return std::min(kTile, length - tile * kTile); };
@@ -222,7 +239,7 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   std::fill_n(buffers.dk, (last - first) * sizes.sums(), 0.0f);
   std::fill_n(buffers.dv, (last - first) * sizes.sums(), 0.0f);
 
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+  for (int64_t head = first_head; head < last_head; ++head) {
     for (int64_t i = first; i < tiles_of(length); ++i) {
       pack_queries<Products>(shape, arrays, begin + i * kTile, rows_of(i), head, buffers);
       prefetch_rows<Fetch::to_write>(arrays.dq + offset_of(i, head), stride, rows_of(i), D);
@@ -235,22 +252,25 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
         add_gradients<Products>(tile, sizes, buffers.k_summed + t * sizes.summed_rows(), j == first, buffers,
                                 buffers.dk + t * sizes.sums(), buffers.dv + t * sizes.sums());
       }
-      const int64_t turn = (first_turn + i) * shape.heads + head;
-      turns.wait(turn, static_cast<int32_t>(stripe));
+      const int64_t turn = (turns.first_tile + i) * shape.heads + head;
+      turns.dq.wait(turn, static_cast<int32_t>(stripe));
       write_gradient(buffers.dq, sizes.columns, rows_of(i), D, score_scale(shape), stripe > 0,
                      arrays.dq + offset_of(i, head), stride);
-      turns.pass_on(turn);
+      turns.dq.pass_on(turn);
     }
   }
+  const int64_t turn = (turns.first_tile + first) * shape.kv_heads + kv_head;
+  turns.dk_dv.wait(turn, static_cast<int32_t>(heads_before / kTaskHeads));
   for (int64_t j = first; j < last; ++j) {
     const int64_t t = (j - first) * sizes.sums();
-    prefetch_rows<Fetch::to_write>(arrays.dk + offset_of(j, kv_head), stride, rows_of(j), D);
-    prefetch_rows<Fetch::to_write>(arrays.dv + offset_of(j, kv_head), stride, rows_of(j), D);
-    write_gradient(buffers.dk + t, sizes.columns, rows_of(j), D, score_scale(shape), false,
-                   arrays.dk + offset_of(j, kv_head), stride);
-    write_gradient(buffers.dv + t, sizes.columns, rows_of(j), D, 1.0f, false, arrays.dv + offset_of(j, kv_head),
-                   stride);
+    const int64_t to = offset_of(j, kv_head);
+    const bool add = heads_before > 0;
+    prefetch_rows<Fetch::to_write>(arrays.dk + to, stride, rows_of(j), D);
+    prefetch_rows<Fetch::to_write>(arrays.dv + to, stride, rows_of(j), D);
+    write_gradient(buffers.dk + t, sizes.columns, rows_of(j), D, score_scale(shape), add, arrays.dk + to, stride);
+    write_gradient(buffers.dv + t, sizes.columns, rows_of(j), D, 1.0f, add, arrays.dv + to, stride);
   }
+  turns.dk_dv.pass_on(turn);
 }
 
 }  // namespace hat::cpu

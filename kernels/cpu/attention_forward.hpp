@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention_tasks.hpp"
 #include "attention_tiles.hpp"
 
 /// The forward pass of attention, task by task.
 namespace hat::cpu {
 
 inline constexpr int64_t kQueryTiles = 4;  // that share the packed keys and values in the forward pass
+
 /// What a thread keeps of one tile of queries while it meets the keys.
 struct QueryState {
   float* q = nullptr;       ///< transposed
@@ -36,7 +38,7 @@ struct ForwardBuffers {
   QueryState states[kQueryTiles];
 };
 
-/// Running softmax (Milakov, Gimelshein 2018) of `keys` rows of scores, which become exp(score - maximum) as units
+/// Running softmax (Milakov, Gimelshein 2018) of a tile of scores, which become exp(score - maximum) as units
 /// across keys. corrections holds the earlier maxima and becomes the factors. In powers of two: scale holds log2(e).
 template <typename Products>
 void absorb_scores(const Tile& tile, float scale, float* scores, float* corrections, const QueryState& state) {
