@@ -1,30 +1,34 @@
-// Matrix products with bf16 operands and fp32 sums, after Goto, van de Geijn 2008 (and BLIS): panels of both operands
-// are packed so that the inner loop reads them in order. Packing rounds to bf16, so operands may be stored in fp32; and
-// nothing is compiled for a shape at run time, so units of any length cost the same.
+// Matrix products with bf16 operands and fp32 sums, after Goto, van de Geijn 2008: blocks of both operands are packed
+// so that the inner loop reads them in order. Packing rounds to bf16, so operands may be stored in fp32; and no code is
+// made for a shape at run time, so units of any length cost the same.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "bf16_lanes.hpp"
-#include "elements.hpp"
 #include "hat/device/device_buffer.hpp"
 #include "serial_gemm.hpp"
-#include "simd.hpp"
+#include "tile_packing.hpp"
+#include "tile_products.hpp"
 
 namespace hat::cpu {
 
 namespace {
 
-// A tile of c: kTileRows x kTileColumns sums in registers (28 of 32 with AVX-512).
-constexpr int64_t kTileRows = 14;
-constexpr int64_t kTileVectors = 2;
-constexpr int64_t kTileColumns = kTileVectors * kPairCount;
+using Products = Bf16Products;
+constexpr int64_t kPack = Products::kPack;
+
+// A tile of c: kTileRows x kTileColumns sums in registers.
+constexpr int kTileVectors = 2;
+constexpr int kTileRows = block_rows(kTileVectors);
+constexpr int64_t kTileColumns = kTileVectors * kLanes;
 // Blocks: a strip of b (kDepth x kTileColumns) stays in the first cache, the block of a in the second, that of b in the
 // third.
 constexpr int64_t kDepth = 512;
-constexpr int64_t kPairs = kDepth / 2;
-constexpr int64_t kRows = 32 * kTileRows;
+constexpr int64_t kUnits = kDepth / kPack;
+constexpr int64_t kRows = 36 * kTileRows;
 constexpr int64_t kColumns = 128 * kTileColumns;
+// Strips of a and b. Whole vectors are stored at the end of a strip of a, beyond its rows.
+constexpr int64_t kStripOfA = kTileRows * kUnits + kLanes;
+constexpr int64_t kStripOfB = kTileColumns * kUnits;
 
 /// op(x) of an operand: element (row, column) at row * row_stride + column * column_stride; one of the two is 1.
 template <typename E>
@@ -37,221 +41,146 @@ struct View {
   }
 };
 
-// How a strip of kTileRows rows of a lies in memory, as pairs along k: by rows where a's rows lie in order, else by
-// pairs, so that packing always copies runs of neighbours.
-enum class StripOrder { by_row, by_pair };
-template <StripOrder order>
-constexpr int64_t strip_offset(int64_t row, int64_t pair) {
-  return order == StripOrder::by_row ? row * kPairs + pair : pair * kTileRows + row;
+int64_t units_of(int64_t depth) { return (depth + kPack - 1) / kPack; }
+
+/// Units of `count` columns across the rows of memory k, k + 1, ... of `depth`, at most kLanes of them. Stores a whole
+/// vector.
+template <typename Units, typename E>
+void pack_across(const E* x, int64_t stride, int64_t k, int64_t depth, int64_t count, float* packed) {
+  E rows[Units::kPack][kLanes] = {};
+  const E* sources[Units::kPack];
+  for (int64_t i = 0; i < Units::kPack; ++i) {
+    const bool there = k + i < depth;
+    sources[i] = there ? x + (k + i) * stride : rows[i];
+    if (!there || count >= kLanes) continue;
+    std::copy_n(sources[i], count, rows[i]);
+    sources[i] = rows[i];
+  }
+  if constexpr (Units::kPack == 2) {
+    store(packed, Units::across(sources[0], sources[1]));
+  } else {
+    store(packed, Units::load_units(sources[0]));
+  }
 }
-constexpr int64_t kStripSize = kTileRows * kPairs;
 
-// What stands for the second of a pair behind an odd end.
-constexpr float kZeros[kPairCount] = {};
-constexpr bfloat16 kNarrowZeros[kPairCount] = {};
-const float* zeros(const float*) { return kZeros; }
-const bfloat16* zeros(const bfloat16*) { return kNarrowZeros; }
+// Where k goes down the rows of memory, whole rows are gone along: their distance may be a power of two, and then they
+// meet in one cache set.
 
-/// Pairs of a row of k, of which `depth` elements are packed.
+/// Strips of a, unit by unit: a's columns lie in order in memory.
 template <typename E>
-void pack_row(const E* row, int64_t depth, uint32_t* target) {
-  store_neighbours(row, depth / 2, target);
-  if (depth % 2 != 0) target[depth / 2] = pair_of(row + depth - 1, zeros(row));
+void pack_rows_across(View<E> a, int64_t rows, int64_t depth, float* packed) {
+  for (int64_t k = 0; k < depth; k += kPack) {
+    for (int64_t first = 0; first < rows; first += kTileRows) {
+      pack_across<Products>(a.data + first, a.column_stride, k, depth, rows - first,
+                            packed + first / kTileRows * kStripOfA + k / kPack * kTileRows);
+    }
+  }
 }
 
-/// Rows of a: pairs lie behind each other.
+/// Strips of a, row by row: a's rows lie in order in memory.
 template <typename E>
-void pack_rows(View<E> a, int64_t rows, int64_t depth, uint32_t* packed) {
+void pack_rows_along(View<E> a, int64_t rows, int64_t depth, float* packed) {
   for (int64_t row = 0; row < rows; ++row) {
-    pack_row(a.at(row, 0).data, depth,
-             packed + row / kTileRows * kStripSize + strip_offset<StripOrder::by_row>(row % kTileRows, 0));
+    float* to = packed + row / kTileRows * kStripOfA + row % kTileRows * kUnits;
+    const E* from = a.at(row, 0).data;
+    for (int64_t k = 0; k < depth; k += kLanes * kPack) {
+      store(to + k / kPack, load_some_units<Products>(from + k, depth - k));
+    }
   }
 }
 
-/// Two rows of memory whose elements make pairs. `second` is null behind an odd end.
+/// Strips of b, unit by unit. Columns behind the last are sums that are thrown away.
 template <typename E>
-struct RowPair {
-  const E* first;
-  const E* second;
-  /// Columns [begin, begin + count), count <= kPairCount.
-  void pack(int64_t begin, int64_t count, uint32_t* target) const {
-    store_pairs(first + begin, second == nullptr ? zeros(first) : second + begin, count, target);
+void pack_columns(View<E> b, int64_t columns, int64_t depth, float* packed) {
+  if (b.column_stride == 1) {
+    for (int64_t k = 0; k < depth; k += kPack) {
+      for (int64_t first = 0; first < columns; first += kLanes) {
+        pack_across<Products>(
+            b.data + first, b.row_stride, k, depth, columns - first,
+            packed + first / kTileColumns * kStripOfB + k / kPack * kTileColumns + first % kTileColumns);
+      }
+    }
+    return;
   }
+  for (int64_t first = 0; first < columns; first += kTileColumns) {
+    pack_transposed<Products>(b.at(0, first).data, b.column_stride, std::min(kTileColumns, columns - first), depth,
+                              packed + first / kTileColumns * kStripOfB, kTileColumns);
+  }
+}
+
+/// How c gets the sums: c (rows, columns) = alpha sums + beta c.
+struct Output {
+  float alpha;
+  float beta;
+  float* c;
+  int64_t ldc;
+  Output at(int64_t row, int64_t column) const { return {alpha, beta, c + row * ldc + column, ldc}; }
 };
 
-template <typename E>
-RowPair<E> row_pair(const E* data, int64_t stride, int64_t k, int64_t depth) {
-  return {data + k * stride, k + 1 < depth ? data + (k + 1) * stride : nullptr};
-}
-
-// The next two go along whole rows of memory: the rows' distance may be a power of two, and then they meet in one cache
-// set.
-
-template <typename E>
-void pack_transposed_rows(View<E> a, int64_t rows, int64_t depth, uint32_t* packed) {
-  for (int64_t k = 0; k < depth; k += 2) {
-    const RowPair<E> pair = row_pair(a.data, a.column_stride, k, depth);
-    uint32_t* target = packed + strip_offset<StripOrder::by_pair>(0, k / 2);
-    for (int64_t begin = 0; begin < rows; begin += kTileRows) {
-      pair.pack(begin, std::min(kTileRows, rows - begin), target + begin / kTileRows * kStripSize);
-    }
+void store_vector(const Output& out, Vector sums, float* c, int64_t count) {
+  Vector result = sums * out.alpha;
+  if (count >= kLanes) {
+    if (out.beta != 0.0f) result += out.beta * load(c);
+    store(c, result);
+    return;
   }
+  for (int64_t i = 0; i < count; ++i) c[i] = out.beta != 0.0f ? result[i] + out.beta * c[i] : result[i];
 }
 
-/// Where in b's strips of kTileColumns columns a pair of a column lies. Columns behind the last are left as they are:
-/// their sums are thrown away.
-constexpr int64_t column_offset(int64_t column, int64_t pair) {
-  return column / kTileColumns * kTileColumns * kPairs + pair * kTileColumns + column % kTileColumns;
-}
-
-template <typename E>
-void pack_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
-  for (int64_t k = 0; k < depth; k += 2) {
-    const RowPair<E> pair = row_pair(b.data, b.row_stride, k, depth);
-    for (int64_t begin = 0; begin < columns; begin += kPairCount) {
-      pair.pack(begin, std::min(kPairCount, columns - begin), packed + column_offset(begin, k / 2));
-    }
-  }
-}
-
-/// (row, pair) becomes (pair, row).
-void turn_round(uint32_t (&block)[kPairCount][kPairCount]) {
-  if constexpr (kLanes == kPairCount) {
-    Vector rows[kLanes];
-    std::memcpy(rows, block, sizeof rows);
-    transpose(rows);
-    std::memcpy(block, rows, sizeof rows);
-  } else {
-    for (int64_t i = 0; i < kPairCount; ++i) {
-      for (int64_t j = 0; j < i; ++j) std::swap(block[i][j], block[j][i]);
-    }
-  }
-}
-
-/// The same where b's columns lie in order in memory.
-template <typename E>
-void pack_transposed_columns(View<E> b, int64_t columns, int64_t depth, uint32_t* packed) {
-  constexpr int64_t kBlock = 2 * kPairCount;  // elements of 16 pairs
-  for (int64_t begin = 0; begin < columns; begin += kPairCount) {
-    const int64_t count = std::min(kPairCount, columns - begin);
-    for (int64_t k = 0; k < depth; k += kBlock) {
-      const int64_t length = std::min(kBlock, depth - k);
-      alignas(64) uint32_t block[kPairCount][kPairCount];
-      for (int64_t column = 0; column < count; ++column) pack_row(b.at(k, begin + column).data, length, block[column]);
-      turn_round(block);
-      for (int64_t pair = 0; pair < (length + 1) / 2; ++pair) {
-        std::memcpy(packed + column_offset(begin, k / 2 + pair), block[pair], sizeof block[pair]);
-      }
-    }
-  }
-}
-
-/// sums (kTileRows, vectors x kPairCount) = strip of a times strip of b.
-template <StripOrder order, int64_t vectors>
-void multiply_strips(int64_t pairs, const uint32_t* a, const uint32_t* b, FloatLanes (&sums)[kTileRows][vectors]) {
-  FloatLanes local[kTileRows][vectors] = {};
-  for (int64_t pair = 0; pair < pairs; ++pair) {
-    PairLanes right[vectors];
-#pragma GCC unroll 4
-    for (int64_t v = 0; v < vectors; ++v)
-      std::memcpy(&right[v], b + pair * kTileColumns + v * kPairCount, sizeof(right[v]));
+template <int64_t ARow, int64_t AStep>
+void compute_tile(int64_t units, const float* a, const float* b, int64_t rows, int64_t columns, const Output& out) {
+  prefetch_rows<Fetch::to_write>(out.c, out.ldc, rows, columns);
+  Vector sums[kTileRows][kTileVectors] = {};
+  multiply_add_block<Products>(units, a, ARow, AStep, b, kTileColumns, sums);
 #pragma GCC unroll 16
-    for (int64_t row = 0; row < kTileRows; ++row) {
-      const uint32_t left = a[strip_offset<order>(row, pair)];
+  for (int row = 0; row < kTileRows; ++row) {
+    if (row >= rows) return;
 #pragma GCC unroll 4
-      for (int64_t v = 0; v < vectors; ++v) local[row][v] = add_pair_products(local[row][v], left, right[v]);
-    }
-  }
-  for (int64_t row = 0; row < kTileRows; ++row) {
-    for (int64_t v = 0; v < vectors; ++v) sums[row][v] = local[row][v];
-  }
-}
-
-/// c (rows, columns) = alpha sums + beta c.
-template <int64_t vectors>
-void store_tile(const FloatLanes (&sums)[kTileRows][vectors], int64_t rows, int64_t columns, float alpha, float beta,
-                float* c, int64_t ldc) {
-  for (int64_t row = 0; row < rows; ++row) {
-    float* target = c + row * ldc;
-    for (int64_t v = 0; v < vectors && v * kPairCount < columns; ++v) {
-      const FloatLanes scaled = sums[row][v] * alpha;
-      const int64_t count = std::min(kPairCount, columns - v * kPairCount);
-      FloatLanes old = {};
-      if (beta != 0.0f) std::memcpy(&old, target + v * kPairCount, static_cast<size_t>(count) * sizeof(float));
-      const FloatLanes result = beta != 0.0f ? scaled + beta * old : scaled;
-      std::memcpy(target + v * kPairCount, &result, static_cast<size_t>(count) * sizeof(float));
+    for (int v = 0; v < kTileVectors; ++v) {
+      store_vector(out, sums[row][v], out.c + row * out.ldc + v * kLanes, columns - v * kLanes);
     }
   }
 }
 
-template <StripOrder order, int64_t vectors>
-void compute_tile(int64_t pairs, const uint32_t* a, const uint32_t* b, int64_t rows, int64_t columns, float alpha,
-                  float beta, float* c, int64_t ldc) {
-  for (int64_t row = 0; row < rows; ++row) {
-    __builtin_prefetch(c + row * ldc, 1);
-    __builtin_prefetch(c + row * ldc + columns - 1, 1);
-  }
-  FloatLanes sums[kTileRows][vectors];
-  multiply_strips<order, vectors>(pairs, a, b, sums);
-  if (rows == kTileRows && columns == vectors * kPairCount) {  // sizes that the compiler knows
-    store_tile(sums, kTileRows, vectors * kPairCount, alpha, beta, c, ldc);
-  } else {
-    store_tile(sums, rows, columns, alpha, beta, c, ldc);
-  }
-}
-
-template <StripOrder order>
-void multiply_blocks(int64_t rows, int64_t columns, int64_t depth, const uint32_t* a, const uint32_t* b, float alpha,
-                     float beta, float* c, int64_t ldc) {
-  const int64_t pairs = (depth + 1) / 2;
+template <int64_t ARow, int64_t AStep>
+void multiply_blocks(int64_t rows, int64_t columns, int64_t depth, const float* a, const float* b, const Output& out) {
   for (int64_t column = 0; column < columns; column += kTileColumns) {
-    const int64_t width = std::min(kTileColumns, columns - column);
     for (int64_t row = 0; row < rows; row += kTileRows) {
-      const uint32_t* strip = a + row / kTileRows * kStripSize;
-      const int64_t height = std::min(kTileRows, rows - row);
-      float* tile = c + row * ldc + column;
-      if (width > kPairCount) {
-        compute_tile<order, kTileVectors>(pairs, strip, b + column * kPairs, height, width, alpha, beta, tile, ldc);
-      } else {
-        compute_tile<order, 1>(pairs, strip, b + column * kPairs, height, width, alpha, beta, tile, ldc);
-      }
+      compute_tile<ARow, AStep>(units_of(depth), a + row / kTileRows * kStripOfA, b + column / kTileColumns * kStripOfB,
+                                std::min<int64_t>(kTileRows, rows - row), std::min(kTileColumns, columns - column),
+                                out.at(row, column));
     }
   }
 }
 
 /// Packed blocks of the calling thread; allocated once.
 struct Workspace {
-  DeviceBuffer<uint32_t> a{Device{}, kRows* kPairs + kPairCount};
-  DeviceBuffer<uint32_t> b{Device{}, kColumns* kPairs + kPairCount};
+  DeviceBuffer<float> a{Device{}, kRows / kTileRows* kStripOfA};
+  DeviceBuffer<float> b{Device{}, kColumns / kTileColumns* kStripOfB};
 };
 
 template <typename A, typename B>
-void multiply(View<A> a, View<B> b, int64_t m, int64_t n, int64_t k, float alpha, float beta, float* c, int64_t ldc) {
+void multiply_views(View<A> a, View<B> b, int64_t m, int64_t n, int64_t k, Output out) {
   thread_local Workspace workspace;
-  uint32_t* packed_a = workspace.a.data();
-  uint32_t* packed_b = workspace.b.data();
-  for (int64_t column = 0; column < n; column += kColumns) {
-    const int64_t columns = std::min(kColumns, n - column);
-    for (int64_t inner = 0; inner < k; inner += kDepth) {
-      const int64_t depth = std::min(kDepth, k - inner);
-      const float own_beta = inner == 0 ? beta : 1.0f;
-      if (b.column_stride == 1) {
-        pack_columns(b.at(inner, column), columns, depth, packed_b);
-      } else {
-        pack_transposed_columns(b.at(inner, column), columns, depth, packed_b);
-      }
+  float* packed_a = workspace.a.data();
+  float* packed_b = workspace.b.data();
+  for (int64_t inner = 0; inner < k; inner += kDepth) {
+    const int64_t depth = std::min(kDepth, k - inner);
+    for (int64_t column = 0; column < n; column += kColumns) {
+      const int64_t columns = std::min(kColumns, n - column);
+      pack_columns(b.at(inner, column), columns, depth, packed_b);
       for (int64_t row = 0; row < m; row += kRows) {
         const int64_t rows = std::min(kRows, m - row);
-        float* block = c + row * ldc + column;
         if (a.column_stride == 1) {
-          pack_rows(a.at(row, inner), rows, depth, packed_a);
-          multiply_blocks<StripOrder::by_row>(rows, columns, depth, packed_a, packed_b, alpha, own_beta, block, ldc);
+          pack_rows_along(a.at(row, inner), rows, depth, packed_a);
+          multiply_blocks<kUnits, 1>(rows, columns, depth, packed_a, packed_b, out.at(row, column));
         } else {
-          pack_transposed_rows(a.at(row, inner), rows, depth, packed_a);
-          multiply_blocks<StripOrder::by_pair>(rows, columns, depth, packed_a, packed_b, alpha, own_beta, block, ldc);
+          pack_rows_across(a.at(row, inner), rows, depth, packed_a);
+          multiply_blocks<1, kTileRows>(rows, columns, depth, packed_a, packed_b, out.at(row, column));
         }
       }
     }
+    out.beta = 1.0f;
   }
 }
 
@@ -264,11 +193,12 @@ View<E> view_of(const E* data, Transpose transpose, int64_t ld) {
 
 void serial_gemm_bf16(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                       ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  const Output out{alpha, beta, c, ldc};
   const auto with_b = [&](auto left) {
     if (b.element() == Element::fp32) {
-      multiply(left, view_of(b.fp32(), transpose_b, ldb), m, n, k, alpha, beta, c, ldc);
+      multiply_views(left, view_of(b.fp32(), transpose_b, ldb), m, n, k, out);
     } else {
-      multiply(left, view_of(b.bf16(), transpose_b, ldb), m, n, k, alpha, beta, c, ldc);
+      multiply_views(left, view_of(b.bf16(), transpose_b, ldb), m, n, k, out);
     }
   };
   if (a.element() == Element::fp32) {

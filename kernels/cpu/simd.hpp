@@ -25,7 +25,7 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorBytes = 16;
 inline constexpr int kVectorRegisters = 16;
 #endif
-inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(float));
+inline constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
 
 typedef float Vector __attribute__((vector_size(kVectorBytes)));
 typedef uint32_t BitVector __attribute__((vector_size(kVectorBytes)));
@@ -42,7 +42,7 @@ inline void store(float* x, Vector v) { std::memcpy(x, &v, sizeof v); }
 /// 0, 1, 2, ...
 inline IntVector lane_numbers() {
   IntVector lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  for (int32_t i = 0; i < kLanes; ++i) lanes[i] = i;
   return lanes;
 }
 
@@ -84,8 +84,8 @@ inline Vector vector_exp2(Vector x) {
 }
 
 /// Interleaves the lanes of a and b: a0 b0 a1 b1 ..., the lower and the upper half of it.
-template <int... I>
-inline void interleave(Vector& a, Vector& b, std::integer_sequence<int, I...>) {
+template <int64_t... I>
+inline void interleave(Vector& a, Vector& b, std::integer_sequence<int64_t, I...>) {
   const Vector low = __builtin_shufflevector(a, b, (I / 2 + I % 2 * kLanes)...);
   const Vector high = __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + I % 2 * kLanes)...);
   a = low;
@@ -95,16 +95,16 @@ inline void interleave(Vector& a, Vector& b, std::integer_sequence<int, I...>) {
 /// Transposes a square: log2(kLanes) perfect shuffles of the rows.
 inline void transpose(Vector (&rows)[kLanes]) {
 #pragma GCC unroll 4
-  for (int stage = 1; stage < kLanes; stage *= 2) {
+  for (int64_t stage = 1; stage < kLanes; stage *= 2) {
     Vector shuffled[kLanes];
 #pragma GCC unroll 8
-    for (int i = 0; i < kLanes / 2; ++i) {
+    for (int64_t i = 0; i < kLanes / 2; ++i) {
       shuffled[2 * i] = rows[i];
       shuffled[2 * i + 1] = rows[i + kLanes / 2];
-      interleave(shuffled[2 * i], shuffled[2 * i + 1], std::make_integer_sequence<int, kLanes>());
+      interleave(shuffled[2 * i], shuffled[2 * i + 1], std::make_integer_sequence<int64_t, kLanes>());
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
+    for (int64_t i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
   }
 }
 

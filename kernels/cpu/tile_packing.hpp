@@ -13,17 +13,37 @@ inline constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + mul
 /// kLanes units from `elements` elements at x, or as many as there are.
 template <typename Products, typename Element>
 Vector load_some_units(const Element* x, int64_t elements) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   if (elements >= kElements) return Products::load_units(x);
   Element some[kElements] = {};
   std::copy_n(x, elements, some);
   return Products::load_units(some);
 }
 
+/// The next kLanes of `elements` elements at x as fp32 that is representable in Element, zeros where there are fewer.
+template <typename Element, typename Source>
+Vector load_some_floats(const Source* x, int64_t elements) {
+  if (elements >= kLanes) return load_floats<Element>(x);
+  Source some[kLanes] = {};
+  std::copy_n(x, elements, some);
+  return load_floats<Element>(some);
+}
+
+enum class Fetch { to_read, to_write };
+
+/// Starts to bring x into the cache. Rows that are far apart the processor does not fetch ahead by itself.
+template <Fetch kFetch = Fetch::to_read, typename Element>
+void prefetch_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(x + r * stride + c, kFetch == Fetch::to_write);
+  }
+}
+
 /// packed (rows rounded up to kRowMultiple, unit_stride): the units along the columns.
 template <typename Products, typename Element>
 void pack_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed, int64_t unit_stride) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; c += kElements) {
       store(packed + r * unit_stride + c / Products::kPack, load_some_units<Products>(x + r * stride + c, columns - c));
@@ -32,23 +52,39 @@ void pack_rows(const Element* x, int64_t stride, int64_t rows, int64_t columns, 
   std::fill(packed + rows * unit_stride, packed + round_up(rows, kRowMultiple) * unit_stride, 0.0f);
 }
 
-/// packed (columns / kPack, packed_stride): the units along the columns, transposed, for rows rounded up to whole pairs
-/// of vectors. The number of columns is a multiple of kPack.
+/// One square of pack_transposed at the border of x, of which it has less than kLanes rows or units.
+template <typename Products, typename Element>
+[[gnu::noinline]] void transpose_border(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
+                                        int64_t packed_stride) {
+  Vector square[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    square[i] = i < rows ? load_some_units<Products>(x + i * stride, columns) : Vector{};
+  }
+  transpose(square);
+  const int64_t units = std::min<int64_t>(kLanes, (columns + Products::kPack - 1) / Products::kPack);
+  for (int64_t u = 0; u < units; ++u) store(packed + u * packed_stride, square[u]);
+}
+
+/// packed (columns / kPack rounded up, packed_stride): the units along the columns, transposed, for rows rounded up to
+/// whole pairs of vectors. An odd column's partner is zero.
 template <typename Products, typename Element>
 void pack_transposed(const Element* x, int64_t stride, int64_t rows, int64_t columns, float* packed,
                      int64_t packed_stride) {
-  constexpr int64_t kElements = int64_t{kLanes} * Products::kPack;
+  constexpr int64_t kElements = kLanes * Products::kPack;
   for (int64_t first = 0; first < round_up(rows, 2 * kLanes); first += kLanes) {
     for (int64_t c = 0; c < columns; c += kElements) {
-      Vector square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        const int64_t row = first + i;
-        square[i] = row < rows ? load_some_units<Products>(x + row * stride + c, columns - c) : Vector{};
-      }
-      transpose(square);
+      const Element* from = x + first * stride + c;
       float* to = packed + c / Products::kPack * packed_stride + first;
-      const int64_t units = std::min<int64_t>(kLanes, (columns - c) / Products::kPack);
-      for (int64_t u = 0; u < units; ++u) store(to + u * packed_stride, square[u]);
+      Vector square[kLanes];
+      if (rows - first >= kLanes && columns - c >= kElements) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kLanes; ++i) square[i] = Products::load_units(from + i * stride);
+        transpose(square);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kLanes; ++i) store(to + i * packed_stride, square[i]);
+      } else {
+        transpose_border<Products>(from, stride, rows - first, columns - c, to, packed_stride);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "hat/core/bfloat16.hpp"
@@ -34,6 +35,23 @@ inline BitVector load_bits(const bfloat16* x) {
   HalfVector v;
   std::memcpy(&v, x, sizeof v);
   return __builtin_convertvector(v, BitVector);
+}
+
+/// As to_bfloat16.
+inline Vector round_to_bfloat16(Vector x) {
+  const BitVector bits = bits_of(x);
+  const BitVector rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  return x == x ? from_bits(rounded) : x;
+}
+
+/// kLanes elements as fp32, rounded to Element.
+template <typename Element>
+Vector load_floats(const float* x) {
+  return std::is_same_v<Element, bfloat16> ? round_to_bfloat16(load(x)) : load(x);
+}
+template <typename Element>
+Vector load_floats(const bfloat16* x) {
+  return from_bits(load_bits(x) << 16);
 }
 
 #if defined(__AVX512BF16__)
@@ -73,14 +91,9 @@ struct Bf16Products {
   static constexpr bool kRounds = true;
   static Vector multiply_add(Vector a, Vector b, Vector c) { return a * b + c; }
 
-  static Vector load_units(const bfloat16* x) { return from_bits(load_bits(x) << 16); }
-  static Vector load_units(const float* x) { return round(load(x)); }
-  /// As to_bfloat16.
-  static Vector round(Vector x) {
-    const BitVector bits = bits_of(x);
-    const BitVector rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
-    return x == x ? from_bits(rounded) : x;
-  }
+  static Vector load_units(const bfloat16* x) { return load_floats<bfloat16>(x); }
+  static Vector load_units(const float* x) { return round_to_bfloat16(load(x)); }
+  static Vector round(Vector x) { return round_to_bfloat16(x); }
 };
 #endif
 

@@ -21,8 +21,7 @@ constexpr double kMeasurementSeconds = 0.02;  // long against the clock's steps 
 void add_bench_options(CLI::App& command, OptionSet& keys, BenchOptions& options) {
   keys.add("threads", options.threads, "Threads of the arithmetic; 0: the deck's worker.threads, or all cores")
       ->check(integer_in(0, 4096));
-  keys.add("runs", options.runs, "Measurements; the first one or two runs are not counted")
-      ->check(integer_in(1, 1'000'000));
+  keys.add("runs", options.runs, "Measurements, after warm-ups that are not counted")->check(integer_in(1, 1'000'000));
   command.add_flag("--json", options.json, "Print a JSON object instead of the table");
 }
 
@@ -55,7 +54,6 @@ void fill_vocabulary(ModelConfig& model) {
   if (model.vocabulary == 0) model.vocabulary = make_byte_tokenizer()->vocabulary();
 }
 
-const char* name_of(Element arithmetic) { return arithmetic == Element::fp32 ? "fp32" : "bf16"; }
 const char* name_of(ModelFamily family) { return family == ModelFamily::llama ? "llama" : "gpt2"; }
 
 PeakRates::PeakRates(const std::vector<Element>& arithmetics, int threads, const Machine& machine)

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "commands/compute_choice.hpp"
 #include "commands/machine.hpp"
 #include "hat/commands/benchmark.hpp"
 #include "hat/commands/ceilings.hpp"
@@ -75,7 +76,6 @@ class PeakRates {
   std::vector<Rate> rates_;
 };
 
-const char* name_of(Element arithmetic);
 const char* name_of(ModelFamily family);
 
 /// Rows of text in columns: the first column to the left, the others to the right.

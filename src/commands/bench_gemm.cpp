@@ -93,7 +93,9 @@ Product parse_shape(const std::string& text) {
 MeasuredProduct measure(const Product& product, Element arithmetic, int threads, int64_t runs) {
   const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
   const Operations& ops = operations(DeviceKind::cpu);
-  const auto [m, n, k] = std::array{product.m, product.n, product.k};
+  const int64_t m = product.m;
+  const int64_t n = product.n;
+  const int64_t k = product.k;
   DeviceBuffer<float> a(stream.device(), m * k);
   DeviceBuffer<float> b(stream.device(), k * n);
   DeviceBuffer<float> c(stream.device(), m * n);

@@ -20,7 +20,6 @@ namespace hat {
 namespace {
 
 constexpr int64_t kMostTokens = 100'000'000;  // of a step, which is one process's memory
-constexpr int kWarmUps = 2;                   // buffers grow in the first, libraries choose their code in either
 
 struct TrainBenchOptions {
   BenchOptions common;
@@ -28,6 +27,7 @@ struct TrainBenchOptions {
   std::vector<std::string> lengths{"fixed"};
   int64_t length = 1024;
   int64_t tokens = 4096;
+  int64_t warm_ups = 2;  ///< buffers grow in the first
   bool optimizer_step = true;
 };
 
@@ -151,68 +151,54 @@ void check_lengths(const OptionSet& keys, const Deck& deck, const std::vector<in
 }
 
 /// Bytes of everything that a step on these documents needs.
-double needed_bytes(const Deck& deck, const ComputeOptions& compute, const std::vector<int64_t>& lengths) {
+int64_t needed_bytes(const Deck& deck, const ComputeOptions& compute, const std::vector<int64_t>& lengths) {
   Transformer model(deck.model, compute);
   int64_t buffers = 0;
   for (const std::vector<int64_t>& unit : units_of(lengths, deck.unit_tokens)) {
     const int64_t tokens = std::accumulate(unit.begin(), unit.end(), int64_t{0});
     buffers = std::max(buffers, model.buffer_bytes(tokens, *std::max_element(unit.begin(), unit.end())));
   }
-  const double copies = deck.optimizer.kind == OptimizerKind::adamw ? 4.0 : 3.0;  // parameters, gradients, state
-  return copies * sizeof(float) * static_cast<double>(model.layout().size()) + static_cast<double>(buffers);
+  const int64_t copies = deck.optimizer.kind == OptimizerKind::adamw ? 4 : 3;  // parameters, gradients, state
+  return copies * static_cast<int64_t>(sizeof(float)) * model.layout().size() + buffers;
 }
 
 /// The deck's choice or, where it is left open, the first that fits into memory. Throws InputError when none does.
 Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptions compute,
                            const std::vector<int64_t>& lengths, const Machine& machine) {
-  std::vector<Recompute> choices{deck.worker.recompute};
-  if (deck.worker.recompute == Recompute::automatic) choices = {Recompute::none, Recompute::inner, Recompute::full};
-  const double there =
-      deck.worker.memory_gib > 0 ? deck.worker.memory_gib * 0x1p30 : static_cast<double>(machine.available_bytes);
-  double needed = 0.0;
-  for (const Recompute choice : choices) {
-    compute.recompute = choice;
-    needed = needed_bytes(deck, compute, lengths);
-    if (needed <= there) return choice;
-  }
+  const auto bytes = [&](Recompute level) {
+    compute.recompute = level;
+    return needed_bytes(deck, compute, lengths);
+  };
+  const int64_t limit = deck.worker.memory_gib > 0
+                            ? static_cast<int64_t>(deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30))
+                            : machine.available_bytes;
+  if (const auto level = first_that_fits(deck.worker.recompute, bytes, limit)) return *level;
   throw InputError(keys.place("model.width"), "model",
-                   fmt::format("a step needs {:.3g} GB of memory, and there are {:.3g} GB for it; lower unit_tokens, "
+                   fmt::format("a step needs {} of memory, and there are {} for it; lower unit_tokens, "
                                "worker.chunk_tokens or the model",
-                               needed / 1e9, there / 1e9));
+                               human_bytes(bytes(levels_of(deck.worker.recompute).back())), human_bytes(limit)));
 }
 
-/// The deck's precision or, where it is left open, the one in which a matrix product is faster here.
-Element choose_arithmetic(const Deck& deck, int threads) {
+/// The deck's precision or, where it is left open, the one in which the model's matrix products are faster here (fp32
+/// if the deck wants to be deterministic).
+Element choose_arithmetic(const Deck& deck, const ComputeOptions& compute) {
   const std::vector<Element> open = elements_of(deck.precision);
-  if (open.size() == 1) return open.front();
-  const bool is_faster = product_gflops(Element::bf16, threads) > product_gflops(Element::fp32, threads);
-  return is_faster ? Element::bf16 : Element::fp32;
+  if (open.size() == 1 || deck.deterministic) return open.front();
+  return faster_of(measure_products(deck.model, compute));
 }
 
 ComputeOptions choose_compute(const OptionSet& keys, const Deck& deck, const std::vector<std::vector<int64_t>>& lengths,
                               int threads, const Machine& machine) {
   ComputeOptions compute{.threads = threads,
-                         .arithmetic = choose_arithmetic(deck, threads),
+                         .arithmetic = Element::fp32,
                          .recompute = Recompute::none,
                          .chunk_tokens = deck.worker.chunk_tokens,
                          .operations = nullptr};
+  compute.arithmetic = choose_arithmetic(deck, compute);
   for (const std::vector<int64_t>& batch : lengths) {  // all are computed by one model: the most thrifty choice
     compute.recompute = std::max(compute.recompute, choose_recompute(keys, deck, compute, batch, machine));
   }
   return compute;
-}
-
-const char* name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::inner:
-      return "inner";
-    case Recompute::full:
-      return "full";
-    case Recompute::automatic:
-    case Recompute::none:
-      break;
-  }
-  return "none";
 }
 
 /// Steps on the batches in turn, so that a slower moment of the machine meets all of them.
@@ -225,7 +211,7 @@ Measured measure(const TrainBenchOptions& options, const Deck& deck, const Compu
   for (size_t i = 0; i < lengths.size(); ++i) {
     const std::string name = i > 0 ? "fixed" : fmt::format("{}", fmt::join(options.lengths, ","));
     Batch batch = make_batch(name, std::move(lengths[i]), deck, training.model());
-    for (int run = 0; run < kWarmUps; ++run) {
+    for (int64_t run = 0; run < options.warm_ups; ++run) {
       training.step(batch.units, options.optimizer_step);
       if (i == 0 && run == 0) measured.first_loss = training.loss();
     }
@@ -406,6 +392,8 @@ CommandBody add_bench_train(CLI::App& bench) {
       ->check(integer_in(1, kMostTokens));
   bench_keys->add("tokens", options->tokens, "Tokens of a step; the last document stays whole")
       ->check(integer_in(1, kMostTokens));
+  bench_keys->add("warm_ups", options->warm_ups, "Steps that are not counted before those that are")
+      ->check(integer_in(1, 1'000'000));
   bench_keys->add_flag("optimizer_step", options->optimizer_step, "Norm, clipping and update after the gradient");
   add_deck_keys(*keys, *deck);
   return [bench_keys, keys, options, deck] { return bench_train(*bench_keys, *keys, *options, *deck); };

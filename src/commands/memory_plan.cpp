@@ -1,8 +1,8 @@
 #include "commands/memory_plan.hpp"
 
 #include <algorithm>
-#include <array>
 
+#include "commands/compute_choice.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
 #include "hat/model/transformer.hpp"
@@ -83,27 +83,19 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
 
 Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t limit) {
   const WorkerConfig& worker = plan.deck.worker;
-  std::vector<Recompute> levels{Recompute::none, Recompute::inner, Recompute::full};
-  if (worker.recompute != Recompute::automatic) levels = {worker.recompute};
-  for (const Recompute level : levels) {
-    if (worker_memory(plan, sizes, level).total() <= limit) return level;
-  }
-  const WorkerMemory least = worker_memory(plan, sizes, levels.back());
-  throw InputError(
-      "deck", worker.memory_gib > 0 ? "worker.memory_gib" : "model",
-      fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
-                  "tokens {} with worker.recompute = {}) and may use {}",
-                  gib(least.total()), gib(least.parameters), gib(least.gradients), with_commas(sizes.tokens),
-                  gib(least.activations), recompute_name(levels.back()), gib(limit)));
+  const auto bytes = [&](Recompute level) { return worker_memory(plan, sizes, level).total(); };
+  if (const auto level = first_that_fits(worker.recompute, bytes, limit)) return *level;
+  const Recompute thriftiest = levels_of(worker.recompute).back();
+  const WorkerMemory least = worker_memory(plan, sizes, thriftiest);
+  throw InputError("deck", worker.memory_gib > 0 ? "worker.memory_gib" : "model",
+                   fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
+                               "tokens {} with worker.recompute = {}) and may use {}",
+                               gib(least.total()), gib(least.parameters), gib(least.gradients),
+                               with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest), gib(limit)));
 }
 
 std::string gib(int64_t bytes) {
   return fmt::format("{:.3g} GiB", static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30));
-}
-
-std::string recompute_name(Recompute recompute) {
-  static constexpr std::array<const char*, 4> kNames{"auto", "none", "inner", "full"};
-  return kNames[static_cast<size_t>(recompute)];
 }
 
 }  // namespace hat

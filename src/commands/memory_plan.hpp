@@ -45,7 +45,5 @@ Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t 
 
 /// "1.25 GiB".
 std::string gib(int64_t bytes);
-/// "none", "inner", "full".
-std::string recompute_name(Recompute recompute);
 
 }  // namespace hat

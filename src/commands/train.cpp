@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "commands/compute_choice.hpp"
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
 #include "commands/run_folder.hpp"
@@ -144,7 +145,7 @@ void choose_precision(const Communicator& world, Setup& setup) {
     return static_cast<double>(world.all_reduce_max(static_cast<int64_t>(seconds * kNanoseconds))) / kNanoseconds;
   };
   setup.product_times = {.fp32_s = slowest(times.fp32_s), .bf16_s = slowest(times.bf16_s)};
-  if (setup.product_times.bf16_s < setup.product_times.fp32_s) plan.compute.arithmetic = Element::bf16;
+  plan.compute.arithmetic = faster_of(setup.product_times);
 }
 
 std::string mode_name(Mode mode) {
@@ -167,10 +168,8 @@ void describe_compute(const Setup& setup) {
     why = fmt::format(" (auto: the model's matrix products take {:.2f} times as long in fp32 as in bf16 here)",
                       setup.product_times.fp32_s / setup.product_times.bf16_s);
   }
-  fmt::print("precision: {}{}; pulls in {}; {} thread{} a worker\n",
-             compute.arithmetic == Element::fp32 ? "fp32" : "bf16", why,
-             plan.deck.pull_format == PullFormat::fp32 ? "fp32" : "bf16", compute.threads,
-             compute.threads == 1 ? "" : "s");
+  fmt::print("precision: {}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic), why,
+             name_of(plan.deck.pull_format), compute.threads, compute.threads == 1 ? "" : "s");
   if (setup.fewest_cores < compute.threads) {
     fmt::print(
         "warning: worker.threads = {}, but a worker is bound to {} core{}; mpirun --map-by slot:PE={} (or --bind-to "
@@ -184,8 +183,8 @@ void describe_compute(const Setup& setup) {
       "memory: a worker {} (parameters {}, gradients {}, activations {} for units of up to {} tokens, recompute "
       "{}), a server {}\n",
       gib(worker.total()), worker.parameters > 0 ? gib(worker.parameters) : "in the server's slots",
-      gib(worker.gradients), gib(worker.activations), with_commas(setup.units.tokens),
-      recompute_name(compute.recompute), gib(server));
+      gib(worker.gradients), gib(worker.activations), with_commas(setup.units.tokens), name_of(compute.recompute),
+      gib(server));
 }
 
 void describe(const Setup& setup, const Communicator& world, int nodes) {

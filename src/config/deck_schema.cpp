@@ -49,14 +49,15 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
   options.add_flag("resume", deck.resume, "Continue the run in the output folder from its newest checkpoint");
-  options.add_named<Precision>(
-      "precision", deck.precision,
-      {{"auto", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
-      "Operands of matrix products and attention; sums and parameters are fp32. auto: the faster, measured at the start "
-      "(fp32 if deterministic)");
+  options.add_named<Precision>("precision", deck.precision,
+                               {{"auto", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
+                               "Operands of matrix products and attention; sums and parameters are fp32. auto: the "
+                               "faster, measured at the start "
+                               "(fp32 if deterministic)");
   options.add("worker.threads", deck.worker.threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
-  options.add("worker.memory_gib", deck.worker.memory_gib,
-              "GiB a worker may use; 0: its share of what is available on its node")
+  options
+      .add("worker.memory_gib", deck.worker.memory_gib,
+           "GiB a worker may use; 0: its share of what is available on its node")
       ->check(real_in(0, 1e9));
   options.add_named<Recompute>("worker.recompute", deck.worker.recompute,
                                {{"auto", Recompute::automatic},

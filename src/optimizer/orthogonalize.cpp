@@ -38,14 +38,14 @@ void orthogonalize(int64_t rows, int64_t columns, std::vector<float>& matrix) {
   std::vector<float> polynomial(static_cast<size_t>(m * m));  // b A + c A A  (m, m)
   std::vector<float> next(matrix.size());                     // (m, n)
   for (int iteration = 0; iteration < 5; ++iteration) {
-    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::yes, m, m, n, 1.0F, matrix.data(), n, matrix.data(), n, 0.0F,
-             gram.data(), m);
+    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::yes, m, m, n, 1.0F, matrix.data(), n, matrix.data(), n,
+             0.0F, gram.data(), m);
     polynomial = gram;
-    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::no, m, m, m, 2.0315F, gram.data(), m, gram.data(), m, -4.7750F,
-             polynomial.data(), m);
+    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::no, m, m, m, 2.0315F, gram.data(), m, gram.data(), m,
+             -4.7750F, polynomial.data(), m);
     next = matrix;
-    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::no, m, n, m, 1.0F, polynomial.data(), m, matrix.data(), n, 3.4445F,
-             next.data(), n);
+    ops.gemm(stream, Element::fp32, Transpose::no, Transpose::no, m, n, m, 1.0F, polynomial.data(), m, matrix.data(), n,
+             3.4445F, next.data(), n);
     matrix.swap(next);
   }
 }

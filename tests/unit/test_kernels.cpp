@@ -232,6 +232,8 @@ TEST_P(Kernels, GemmInBf16) {
                                     {14, 32, 512},
                                     {449, 17, 513},
                                     {28, 2049, 37},
+                                    {13, 33, 31},
+                                    {433, 4097, 3},
                                     {15, 48, 1025}}) {
         const int64_t lda = (transpose_a == Transpose::yes ? m : k) + 3;
         const int64_t ldb = (transpose_b == Transpose::yes ? k : n) + 2;

@@ -118,8 +118,8 @@ struct Deck {
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
-  int64_t log_every = 10;      ///< key log.every, steps
-  double timeout_s = 300;      ///< longest wait for another rank
+  int64_t log_every = 10;  ///< key log.every, steps
+  double timeout_s = 300;  ///< longest wait for another rank
   Precision precision = Precision::automatic;
   WorkerConfig worker;
   ModelConfig model;

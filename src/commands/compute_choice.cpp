@@ -1,0 +1,38 @@
+#include "commands/compute_choice.hpp"
+
+namespace hat {
+
+std::vector<Recompute> levels_of(Recompute wanted) {
+  if (wanted != Recompute::automatic) return {wanted};
+  return {Recompute::none, Recompute::inner, Recompute::full};
+}
+
+std::optional<Recompute> first_that_fits(Recompute wanted, const std::function<int64_t(Recompute)>& bytes,
+                                         int64_t limit) {
+  for (const Recompute level : levels_of(wanted)) {
+    if (bytes(level) <= limit) return level;
+  }
+  return std::nullopt;
+}
+
+Element faster_of(const ProductTimes& times) { return times.bf16_s < times.fp32_s ? Element::bf16 : Element::fp32; }
+
+const char* name_of(Element arithmetic) { return arithmetic == Element::fp32 ? "fp32" : "bf16"; }
+
+const char* name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::automatic:
+      return "auto";
+    case Recompute::none:
+      return "none";
+    case Recompute::inner:
+      return "inner";
+    case Recompute::full:
+      break;
+  }
+  return "full";
+}
+
+const char* name_of(PullFormat format) { return format == PullFormat::fp32 ? "fp32" : "bf16"; }
+
+}  // namespace hat
