@@ -202,10 +202,11 @@ def report_model(model, rounds):
     hat = next(r["hat"] for r in rounds.values())
     batch = hat["batches"][0]
     flop_per_token = batch["flop"] / batch["tokens"]
-    peak = max(r["hat"]["peak"][hat["precision"]]["gflops"] for r in rounds.values())
+    peaks = [r["hat"]["peak"][hat["precision"]]["gflops"] for r in rounds.values()]
+    peak = max(peaks) if None not in peaks else None  # a build without the instruction
     print(f"\n{model}: {hat['model']['parameters']:,} parameters, {batch['documents']} documents, "
           f"{batch['tokens']:,} tokens a step, {hat['precision']}, {hat['threads']} threads; "
-          f"multiply-add peak {peak:.0f} GFLOP/s")
+          f"multiply-add peak {f'{peak:.0f}' if peak else 'unknown,'} GFLOP/s")
     print(f"  {'':<34}{'tokens/s':>10}{'GFLOP/s':>10}{'% of peak':>11}{'peak memory':>14}")
     programs = [p for p in NAMES if any(p in r for r in rounds.values())]
     speed = {}
@@ -218,7 +219,7 @@ def report_model(model, rounds):
         gflops = speed[program] * flop_per_token / 1e9
         memory = median_of(rounds, program,
                            lambda r: r["memory"]["peak_bytes"] if "memory" in r else r["peak_bytes"]) / GIB
-        print(f"  {NAMES[program]:<34}{speed[program]:>10.1f}{gflops:>10.1f}{100 * gflops / peak:>11.1f}"
+        print(f"  {NAMES[program]:<34}{speed[program]:>10.1f}{gflops:>10.1f}{f'{100 * gflops / peak:.1f}' if peak else '-':>11}"
               f"{memory:>10.2f} GiB")
     others = {p: s for p, s in speed.items() if p != "hat" and s is not None}
     if not others:

@@ -6,6 +6,7 @@
 
 #include "attention_tasks.hpp"
 #include "attention_tiles.hpp"
+#include "elements.hpp"
 
 /// The forward pass of attention, task by task.
 namespace hat::cpu {
@@ -101,15 +102,6 @@ struct ForwardArrays {
   float* log_sum_exp;
 };
 
-template <typename E>
-E rounded(float x) {
-  if constexpr (std::is_same_v<E, bfloat16>) {
-    return to_bfloat16(x);
-  } else {
-    return x;
-  }
-}
-
 /// Divides a tile of results by the sums.
 template <typename E>
 void finish_queries(const QueryState& state, int64_t queries, int64_t head_size, int64_t columns, float scale, E* out,
@@ -119,7 +111,7 @@ void finish_queries(const QueryState& state, int64_t queries, int64_t head_size,
     const float inverse = 1.0f / state.sums[r];
     E* out_row = out + r * out_stride;
 #pragma omp simd
-    for (int64_t i = 0; i < head_size; ++i) out_row[i] = rounded<E>(sums[i] * inverse);
+    for (int64_t i = 0; i < head_size; ++i) write(sums[i] * inverse, out_row + i);
     log_sum_exp[r] = state.maxima[r] * scale + std::log(state.sums[r]);
   }
 }

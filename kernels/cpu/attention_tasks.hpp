@@ -53,7 +53,7 @@ class TaskList {
 
   int64_t length(int64_t document) const { return shape_->offsets[document + 1] - shape_->offsets[document]; }
 
-  /// Calls work(document, task of the document, thread) for every task.
+  /// Calls work(document, task of the document) for every task.
   template <typename Work>
   void run(int threads, const Work& work) const {
     std::atomic<int64_t> next = 0;

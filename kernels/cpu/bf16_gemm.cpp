@@ -2,7 +2,6 @@
 // so that the inner loop reads them in order. Packing rounds to bf16, so operands may be stored in fp32; and no code is
 // made for a shape at run time, so units of any length cost the same.
 #include <algorithm>
-#include <cstring>
 
 #include "hat/device/device_buffer.hpp"
 #include "serial_gemm.hpp"
@@ -71,8 +70,11 @@ template <typename E>
 void pack_rows_across(View<E> a, int64_t rows, int64_t depth, float* packed) {
   for (int64_t k = 0; k < depth; k += kPack) {
     for (int64_t first = 0; first < rows; first += kTileRows) {
-      pack_across<Products>(a.data + first, a.column_stride, k, depth, rows - first,
-                            packed + first / kTileRows * kStripOfA + k / kPack * kTileRows);
+      float* to = packed + first / kTileRows * kStripOfA + k / kPack * kTileRows;
+      // What is stored beyond the strip's rows belongs to the next unit, which is written later.
+      for (int64_t row = 0; row < std::min<int64_t>(kTileRows, rows - first); row += kLanes) {
+        pack_across<Products>(a.data + first + row, a.column_stride, k, depth, rows - first - row, to + row);
+      }
     }
   }
 }
@@ -158,10 +160,14 @@ struct Workspace {
   DeviceBuffer<float> a{Device{}, kRows / kTileRows* kStripOfA};
   DeviceBuffer<float> b{Device{}, kColumns / kTileColumns* kStripOfB};
 };
+Workspace& workspace_of_thread() {
+  thread_local Workspace workspace;
+  return workspace;
+}
 
 template <typename A, typename B>
 void multiply_views(View<A> a, View<B> b, int64_t m, int64_t n, int64_t k, Output out) {
-  thread_local Workspace workspace;
+  Workspace& workspace = workspace_of_thread();
   float* packed_a = workspace.a.data();
   float* packed_b = workspace.b.data();
   for (int64_t inner = 0; inner < k; inner += kDepth) {

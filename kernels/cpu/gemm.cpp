@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 
 #include "cpu_kernels.hpp"
 #include "serial_gemm.hpp"
@@ -7,8 +8,8 @@ namespace hat::cpu {
 
 namespace {
 
-// Shares are multiples of this, so that no thread but the last has a part of a tile.
-constexpr int64_t kShareStep = 32;
+// Shares are multiples of this, so that few tiles of the back ends are cut: a multiple of 12, 32 and 48.
+constexpr int64_t kShareStep = 96;
 // Below this many multiply-adds a product is done before other threads have woken up.
 constexpr int64_t kSmall = int64_t{1} << 18;
 
@@ -56,16 +57,24 @@ void gemm(const Stream& stream, Element arithmetic, Transpose transpose_a, Trans
     multiply_part(product, 0, m, 0, n);
     return;
   }
-#pragma omp parallel for num_threads(static_cast <int>(parts)) schedule(static)
+  const auto team = static_cast<int>(parts);
+  std::exception_ptr failure;  // no exception may leave a parallel region
+#pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t begin = steps * part / parts * kShareStep;
     const int64_t end = std::min(side, steps * (part + 1) / parts * kShareStep);
-    if (m >= n) {
-      multiply_part(product, begin, end - begin, 0, n);
-    } else {
-      multiply_part(product, 0, m, begin, end - begin);
+    try {
+      if (m >= n) {
+        multiply_part(product, begin, end - begin, 0, n);
+      } else {
+        multiply_part(product, 0, m, begin, end - begin);
+      }
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
     }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace hat::cpu

@@ -216,7 +216,7 @@ CommandBody add_bench_attention(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("attention", "Attention forward and backward on documents of given lengths");
   command->footer(
       "Examples: hat bench attention\n"
-      "          hat bench attention --heads 8 --kv_heads 2 --length 300,8192 --threads 1");
+      "          hat bench attention --heads 8 --kv_heads 2 --lengths 300,8192 --threads 1");
   auto options = std::make_shared<AttentionBenchOptions>();
   auto keys = std::make_shared<OptionSet>(*command, "bench");
   add_bench_options(*command, *keys, options->common);
@@ -227,7 +227,7 @@ CommandBody add_bench_attention(CLI::App& bench) {
   keys->add_named<Precision>("precision", options->precision,
                              {{"all", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
                              "What is measured");
-  keys->add("length", options->lengths, "Lengths to measure, in tokens")->check(integer_in(1, kMostTokens));
+  keys->add("lengths", options->lengths, "Lengths to measure, in tokens")->check(integer_in(1, kMostTokens));
   keys->add("tokens", options->tokens, "As many documents of a length as have these tokens, at least one")
       ->check(integer_in(1, kMostTokens));
   return [keys, options] { return bench_attention(*keys, *options); };

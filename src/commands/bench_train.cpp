@@ -143,6 +143,12 @@ Batch make_batch(const std::string& name, std::vector<int64_t> lengths, const De
 }
 
 void check_lengths(const OptionSet& keys, const Deck& deck, const std::vector<int64_t>& lengths) {
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (tokens > kMostTokens) {
+    throw InputError(
+        keys.place("lengths"), "lengths",
+        fmt::format("{} tokens are more than the {} of a step", with_commas(tokens), with_commas(kMostTokens)));
+  }
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   if (longest <= deck.model.max_length) return;
   throw InputError(
@@ -158,8 +164,13 @@ int64_t needed_bytes(const Deck& deck, const ComputeOptions& compute, const std:
     const int64_t tokens = std::accumulate(unit.begin(), unit.end(), int64_t{0});
     buffers = std::max(buffers, model.buffer_bytes(tokens, *std::max_element(unit.begin(), unit.end())));
   }
-  const int64_t copies = deck.optimizer.kind == OptimizerKind::adamw ? 4 : 3;  // parameters, gradients, state
-  return copies * static_cast<int64_t>(sizeof(float)) * model.layout().size() + buffers;
+  int64_t values = 2 * model.layout().size();  // parameters and gradients
+  for (const BlockSpec& block : model.layout().blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      values += static_cast<int64_t>(state_names(deck.optimizer.kind, tensor).size()) * tensor.size();
+    }
+  }
+  return values * static_cast<int64_t>(sizeof(float)) + buffers;
 }
 
 /// The deck's choice or, where it is left open, the first that fits into memory. Throws InputError when none does.

@@ -3,7 +3,7 @@
 namespace hat {
 
 LoadedModel::LoadedModel(const std::filesystem::path& path, int threads)
-    : reader_(path), transformer_(reader_.state().model, {.threads = threads}) {
+    : reader_(path), transformer_(reader_.state().model, {.threads = threads, .recompute = Recompute::full}) {
   const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
   for (const std::vector<float>& values : read_parameters(reader_, transformer_.layout())) {
     blocks_.emplace_back(stream.device(), static_cast<int64_t>(values.size()));

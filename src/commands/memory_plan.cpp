@@ -1,6 +1,7 @@
 #include "commands/memory_plan.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "commands/compute_choice.hpp"
 #include "hat/core/error.hpp"
@@ -72,26 +73,38 @@ int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recomp
 }
 
 int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  if (available == 0) return kNoLimit;
   const auto here = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)] == node; };
-  int64_t left = available;
+  int64_t servers = 0;
   for (int server = 0; server < plan.roles.servers(); ++server) {
-    if (here(plan.roles.rank_of_server[static_cast<size_t>(server)])) left -= server_memory(plan, server).total();
+    if (here(plan.roles.rank_of_server[static_cast<size_t>(server)])) servers += server_memory(plan, server).total();
+  }
+  if (servers > available) {
+    throw InputError("deck", "model",
+                     fmt::format("the servers of one node need {} of memory, and it has {} available: more servers on "
+                                 "more nodes share the model out",
+                                 gib(servers), gib(available)));
   }
   const auto workers = std::count_if(plan.roles.rank_of_worker.begin(), plan.roles.rank_of_worker.end(), here);
-  return workers == 0 ? std::max<int64_t>(left, 0) : std::max<int64_t>(left / workers, 0);
+  return workers == 0 ? kNoLimit : (available - servers) / workers;
 }
 
-Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t limit) {
+Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t share) {
   const WorkerConfig& worker = plan.deck.worker;
+  const double given = worker.memory_gib * static_cast<double>(int64_t{1} << 30);
+  const bool is_given = given > 0 && given < static_cast<double>(share);
+  const int64_t limit = is_given ? static_cast<int64_t>(given) : share;
   const auto bytes = [&](Recompute level) { return worker_memory(plan, sizes, level).total(); };
   if (const auto level = first_that_fits(worker.recompute, bytes, limit)) return *level;
   const Recompute thriftiest = levels_of(worker.recompute).back();
   const WorkerMemory least = worker_memory(plan, sizes, thriftiest);
-  throw InputError("deck", worker.memory_gib > 0 ? "worker.memory_gib" : "model",
+  throw InputError("deck", is_given ? "worker.memory_gib" : "model",
                    fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
-                               "tokens {} with worker.recompute = {}) and may use {}",
+                               "tokens {} with worker.recompute = {}) and may use {}{}",
                                gib(least.total()), gib(least.parameters), gib(least.gradients),
-                               with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest), gib(limit)));
+                               with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest), gib(limit),
+                               is_given ? "" : ", its share of what is available on its node"));
 }
 
 std::string gib(int64_t bytes) {

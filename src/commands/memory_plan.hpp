@@ -36,12 +36,13 @@ ServerMemory server_memory(const RunPlan& plan, int server);
 /// Bytes on the rank of a worker: a worker's, and a server's where it is both.
 int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute);
 
-/// Bytes that one worker on node `node` may use when the node has `available` for all ranks of the run.
+/// Bytes that one worker on node `node` may use when the node has `available` (0: not known) for all ranks of the run;
+/// no limit where there is no worker. Throws InputError when its servers alone need more.
 int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available);
 
-/// The first level of recomputation with which a worker's memory is at most `limit`, or the deck's. Throws InputError
-/// with the numbers when it does not fit.
-Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t limit);
+/// The first level of recomputation with which a worker's memory is at most `share` and worker.memory_gib, or the
+/// deck's. Throws InputError with the numbers when it does not fit.
+Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t share);
 
 /// "1.25 GiB".
 std::string gib(int64_t bytes);

@@ -118,34 +118,44 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   }
 }
 
-/// Decides what the deck leaves open, the same on all ranks. Throws InputError when the run does not fit into memory.
-void choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
-  RunPlan& plan = setup.plan;
-  setup.units = unit_sizes(*setup.dataset, plan);
-  const int64_t share = worker_share(plan, node_of_rank, node_of_rank[static_cast<size_t>(world.rank())],
-                                     describe_machine().available_bytes);
-  int64_t limit = -world.all_reduce_max(-share);  // of the node with the least
-  const double given = plan.deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30);
-  if (given > 0) limit = static_cast<int64_t>(std::min(static_cast<double>(limit), given));
-  plan.compute.recompute = choose_recompute(plan, setup.units, limit);
-  plan.worker_bytes = rank_of_worker_bytes(plan, setup.units, plan.compute.recompute);
-  const int64_t cores = setup.worker >= 0 ? describe_machine().cores : plan.deck.worker.threads;
-  setup.fewest_cores = -world.all_reduce_max(-cores);
-}
-
 /// Precision auto: what the slowest worker needs less time for. Equal bits in every run are promised with
 /// `deterministic`, so nothing is measured then.
-void choose_precision(const Communicator& world, Setup& setup) {
+ExitCode choose_precision(const Communicator& world, Setup& setup) {
   RunPlan& plan = setup.plan;
-  if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return;
+  if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return ExitCode::success;
   ProductTimes times;
-  if (setup.worker >= 0) times = measure_products(plan.deck.model, plan.compute);
+  const ExitCode code = on_all_ranks(world, [&] {
+    if (setup.worker >= 0) times = measure_products(plan.deck.model, plan.compute);
+  });
+  if (code != ExitCode::success) return code;
   const auto slowest = [&](double seconds) {
     constexpr double kNanoseconds = 1e9;
     return static_cast<double>(world.all_reduce_max(static_cast<int64_t>(seconds * kNanoseconds))) / kNanoseconds;
   };
   setup.product_times = {.fp32_s = slowest(times.fp32_s), .bf16_s = slowest(times.bf16_s)};
   plan.compute.arithmetic = faster_of(setup.product_times);
+  return ExitCode::success;
+}
+
+/// Decides what the deck leaves open, the same on all ranks, and refuses what does not fit into memory.
+ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
+  ExitCode code = choose_precision(world, setup);
+  if (code != ExitCode::success) return code;
+  RunPlan& plan = setup.plan;
+  const Machine machine = describe_machine();
+  int64_t share = 0;
+  code = on_all_ranks(world, [&] {
+    setup.units = unit_sizes(*setup.dataset, plan);
+    const int node = node_of_rank[static_cast<size_t>(world.rank())];
+    share = worker_share(plan, node_of_rank, node, machine.available_bytes);
+  });
+  if (code != ExitCode::success) return code;
+  share = -world.all_reduce_max(-share);  // of the node with the least
+  setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
+  return on_all_ranks(world, [&] {
+    plan.compute.recompute = choose_recompute(plan, setup.units, share);
+    plan.worker_bytes = rank_of_worker_bytes(plan, setup.units, plan.compute.recompute);
+  });
 }
 
 std::string mode_name(Mode mode) {
@@ -267,9 +277,8 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
     prepare(world, node_of_rank, deck, deck_text, setup);
   });
   if (code != ExitCode::success) return code;
-  code = on_all_ranks(world, [&] { choose_compute(world, node_of_rank, setup); });
+  code = choose_compute(world, node_of_rank, setup);
   if (code != ExitCode::success) return code;
-  choose_precision(world, setup);
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
   });

@@ -6,8 +6,8 @@ namespace hat {
 
 namespace {
 
-// A piece's logits take at most this many elements (128 MiB): enough rows that adding to the gradient of the output
-// matrix, once per piece, costs little beside the products.
+// A piece's logits take about this many elements (128 MiB), more only where kFewestRows rows do: enough rows that
+// adding to the gradient of the output matrix, once per piece, costs little beside the products.
 constexpr int64_t kMostLogits = int64_t{1} << 25;
 constexpr int64_t kFewestRows = 256;
 constexpr int64_t kMostRows = 2048;

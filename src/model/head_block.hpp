@@ -22,7 +22,6 @@ class HeadBlock {
   }
   /// Where the block's input x (T, C) is to be put; kept until the backward pass.
   float* input() { return input_.data(); }
-  bool tied() const { return tied_; }
 
   /// The output matrix (V, C): of this block, or the token embedding when tied.
   const float* output_weight(const float* head, const float* embedding) const;

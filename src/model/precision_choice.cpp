@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "hat/core/clock.hpp"
 #include "hat/core/random.hpp"
@@ -13,9 +14,9 @@ namespace hat {
 
 namespace {
 
-constexpr int64_t kTokens = 256;     // rows of a product
-constexpr int64_t kMostRows = 8192;  // of a matrix: a longer one (an output matrix) takes its time in proportion
-constexpr int kRuns = 3;             // of which the fastest counts: others may be busy at the start of a run
+constexpr int64_t kTokens = 256;        // rows of a product
+constexpr int64_t kLongestSide = 2048;  // of a matrix: a larger one takes its time in proportion
+constexpr int kRuns = 3;                // of which the fastest counts: others may be busy at the start of a run
 
 struct Matrix {
   int64_t rows;
@@ -32,8 +33,8 @@ std::map<Matrix, double> matrices_of(const ModelConfig& config) {
     for (const TensorSpec& tensor : block.tensors) {
       // An embedding is looked up; it is multiplied only where it is the output matrix as well.
       if (tensor.is_vector || (embedding && !(config.tied && &tensor == &block.tensors.front()))) continue;
-      const int64_t rows = std::min(tensor.rows, kMostRows);
-      result[{rows, tensor.columns}] += static_cast<double>(tensor.rows) / static_cast<double>(rows);
+      const Matrix measured{std::min(tensor.rows, kLongestSide), std::min(tensor.columns, kLongestSide)};
+      result[measured] += static_cast<double>(tensor.size()) / static_cast<double>(measured.rows * measured.columns);
     }
   }
   return result;

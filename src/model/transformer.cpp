@@ -46,6 +46,7 @@ struct Transformer::Impl {
         head(model, layout.blocks.back()),
         scratch(compute.arithmetic) {
     if (options.threads < 1) throw Error(fmt::format("a model cannot run on {} threads", options.threads));
+    if (options.recompute == Recompute::automatic) throw Error("what a model keeps must be decided before it is made");
     if (options.chunk_tokens < 1) throw Error(fmt::format("a chunk cannot have {} tokens", options.chunk_tokens));
     layers.reserve(static_cast<size_t>(model.layers));
     for (size_t l = 0; l < static_cast<size_t>(model.layers); ++l) {

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int64_t kNormsKept = 65;  // clip = previous looks back 1 + S steps, and S is at most 64
 
-// A validation group is as long as two training units: long enough to be fast, short enough to spread over the workers.
+// A validation group is as long as a training unit, for which workers have the memory.
 std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Dataset& dataset) {
-  return validation_groups(dataset, plan.deck.model.max_length, 2 * plan.deck.unit_tokens, plan.deck.eval.tokens);
+  return validation_groups(dataset, plan.deck.model.max_length, plan.deck.unit_tokens, plan.deck.eval.tokens);
 }
 
 LedgerOptions ledger_options(const RunPlan& plan) {

@@ -48,6 +48,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"servers", plan_.roles.servers()},
                        {"workers", plan_.roles.workers()},
                        {"worker_bytes", plan_.worker_bytes},
+                       {"precision", plan_.compute.arithmetic == Element::fp32 ? "fp32" : "bf16"},
                        {"revision", build_info().revision}}
                       .dump());
   write_status("running");

@@ -15,7 +15,8 @@ namespace hat {
 /// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
 ///
 /// metrics.jsonl, one object per line, by "kind":
-///   start       first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a worker), revision. A
+///   start       first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a worker), precision,
+///   revision. A
 ///               resumed run begins with another one, and repeats the steps behind the checkpoint it continued from
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null
 ///               where nobody needs it), staleness (pushes by versions late), seconds since the start

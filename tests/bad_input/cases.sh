@@ -331,7 +331,7 @@ benches() {
   refused bench_no_deck 'nowhere.toml' "$HAT" bench gemm "$scratch/nowhere.toml"
   refused bench_shape '--shapes|1,2' "$HAT" bench gemm --shapes 1,2
   refused bench_attention_heads '--kv_heads|3|4' "$HAT" bench attention --heads 4 --kv_heads 3
-  refused bench_attention_length 'length|ten' "$HAT" bench attention --length ten
+  refused bench_attention_length 'length|ten' "$HAT" bench attention --lengths ten
 }
 
 tokenizing() {

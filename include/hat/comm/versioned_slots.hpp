@@ -51,7 +51,7 @@ class SlotPublisher {
   void publish(int64_t version);
 
   int64_t latest() const { return latest_; }
-  /// Values of the version published last.
+  /// Values of the version published last. With bf16 they are already being overwritten once `begin` has been called.
   std::span<const float> values() const;
 
  private:

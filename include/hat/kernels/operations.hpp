@@ -88,16 +88,16 @@ struct Operations {
                              float* dv, float* workspace);
 
   /// gate_up (T, 2 F) = x, whose first F columns are the gate; y (T, F) = silu(gate) up of what gate_up holds. gate_up
-  /// may be x, or null: then it is not kept, and y is the same all the same. Shazeer 2020.
+  /// may be x (fp32), or null: then it is not kept, and y is the same all the same. Shazeer 2020.
   void (*swiglu_forward)(const Stream&, int64_t T, int64_t F, const float* x, Values gate_up, float* y);
-  /// d_gate_up (T, 2 F) = gradient, and y (T, F) once more. d_gate_up may be gate_up, y may be dy.
+  /// d_gate_up (T, 2 F) = gradient, and y (T, F) once more. d_gate_up may be gate_up (fp32), y may be dy.
   void (*swiglu_backward)(const Stream&, int64_t T, int64_t F, ConstValues gate_up, const float* dy, float* d_gate_up,
                           float* y);
 
-  /// up (T, F) = x + bias, y (T, F) = gelu(what up holds), tanh form. up may be x or null, as above. Hendrycks, Gimpel
-  /// 2016.
+  /// up (T, F) = x + bias, y (T, F) = gelu(what up holds), tanh form. up may be x (fp32) or null, as above. Hendrycks,
+  /// Gimpel 2016.
   void (*gelu_forward)(const Stream&, int64_t T, int64_t F, const float* x, const float* bias, Values up, float* y);
-  /// d_up (T, F) = gradient, and y once more. d_up may be up, y may be dy.
+  /// d_up (T, F) = gradient, and y once more. d_up may be up (fp32), y may be dy.
   void (*gelu_backward)(const Stream&, int64_t T, int64_t F, ConstValues up, const float* dy, float* d_up, float* y);
 
   /// d_bias (N) += column sums of dy (T, N).

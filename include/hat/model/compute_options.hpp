@@ -6,16 +6,17 @@
 
 namespace hat {
 
-/// How a Transformer computes. Nothing of it changes what is computed, but for the rounding of Element::bf16 and the
-/// order in which the rows of a weight's gradient are added (chunk_tokens).
+/// How a Transformer computes. Nothing of it changes what is computed, but for the rounding of Element::bf16, the order
+/// in which the rows of a weight's gradient are added (chunk_tokens), and the last bits of products (threads).
 struct ComputeOptions {
   int threads = 1;
   /// fp32; or bf16: matrix products and attention on operands rounded to bf16, with fp32 sums; parameters, residual
   /// stream, norms, softmax, loss and gradients stay fp32. Stored activations are bf16.
   Element arithmetic = Element::fp32;
   Recompute recompute = Recompute::none;  ///< never `automatic`
-  /// Rows of a batch (chunks of a long document, several short ones) whose inner activations exist at a time, in every
-  /// block. Between blocks the residual stream of all rows is kept, inside an attention block their q, k and v.
+  /// Rows of a batch (chunks of a long document, several short ones) that projections and MLPs take at a time. What
+  /// exists for all rows is the residual stream between blocks and, of one attention block at a time (of all with
+  /// Recompute::none), q, k, v, the attention's output and their gradients. The head has pieces of its own.
   int64_t chunk_tokens = 2048;
   const Operations* operations = nullptr;  ///< null: those of the CPU
 };

@@ -11,7 +11,7 @@ struct ProductTimes {
 };
 
 /// Times forward, input gradient and weight gradient of every distinct matrix of the model, with random values, and
-/// counts each as often as the model has it. Takes well below a second: few rows, and of a large output matrix a part.
+/// counts each as often as the model has it. Takes up to about a second: few rows, and of a large matrix a part.
 ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& options);
 
 }  // namespace hat

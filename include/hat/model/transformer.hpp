@@ -37,8 +37,9 @@ class PassObserver {
 /// One object per worker; owns the activations (buffers grow to the largest batch seen, then stay). Not thread safe.
 ///
 /// A layer is done for all rows before the next one begins, so each block's parameters are needed once in a pass and
-/// its gradient is final once. Inside a block rows are taken in chunks: a long document goes through chunk by chunk,
-/// with the keys and values of its earlier chunks at hand, and so do several short documents at once.
+/// its gradient is final once. Inside a block rows are taken in chunks: the projections and the MLP of a long document
+/// go chunk by chunk, its attention tile by tile with the keys and values of all earlier tiles at hand, backward in
+/// reverse; several short documents share a chunk.
 class Transformer {
  public:
   /// `config.vocabulary` must be set. Throws InputError on impossible sizes. What is computed for a document does not
@@ -52,7 +53,7 @@ class Transformer {
   const ModelConfig& config() const;
   const ComputeOptions& options() const;
 
-  /// Bytes of all its buffers once it has seen a batch of `tokens` tokens whose longest document has `longest`.
+  /// About the bytes of its buffers once it has seen a batch of `tokens` tokens whose longest document has `longest`.
   int64_t buffer_bytes(int64_t tokens, int64_t longest);
 
   /// Loss alone. `observer` gets before_forward only.

@@ -17,7 +17,11 @@ void serial_gemm_fp32(Transpose transpose_a, Transpose transpose_b, int64_t m, i
   for (const int64_t size : {m, n, k, lda, ldb, ldc}) {
     if (size > INT_MAX) throw Error(fmt::format("CBLAS cannot multiply matrices with {} rows or columns", size));
   }
-  if (openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
+  static const bool once = [] {  // the threads are ours: `gemm` shares products out
+    if (openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
+    return true;
+  }();
+  static_cast<void>(once);
   const auto flag = [](Transpose transpose) { return transpose == Transpose::yes ? CblasTrans : CblasNoTrans; };
   const auto size = [](int64_t value) { return static_cast<int>(value); };
   cblas_sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), size(m), size(n), size(k), alpha, a, size(lda), b,

@@ -1,0 +1,145 @@
+// What a run needs of memory, what it may have, and what is chosen from it.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "commands/compute_choice.hpp"
+#include "commands/machine.hpp"
+#include "commands/memory_plan.hpp"
+#include "hat/core/error.hpp"
+
+namespace hat::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+RunPlan plan_of(const std::vector<int>& node_of_rank, int64_t servers, Placement placement = Placement::spread) {
+  Deck deck;
+  deck.mode = Mode::sync;
+  deck.staleness = 0;
+  deck.barriers = {"none"};
+  deck.servers = servers;
+  deck.model.vocabulary = 257;
+  deck.unit_tokens = 2048;
+  return make_run_plan(deck, plan_roles(node_of_rank, servers, placement));
+}
+
+constexpr UnitSizes kUnits{.tokens = 2048, .longest = 1024};
+
+TEST(Recomputation, IsTheFirstThatFits) {
+  const auto bytes = [](Recompute level) {
+    return level == Recompute::none ? 30 : level == Recompute::inner ? 20 : 10;
+  };
+  EXPECT_EQ(first_that_fits(Recompute::automatic, bytes, 30), Recompute::none);
+  EXPECT_EQ(first_that_fits(Recompute::automatic, bytes, 29), Recompute::inner);
+  EXPECT_EQ(first_that_fits(Recompute::automatic, bytes, 10), Recompute::full);
+  EXPECT_EQ(first_that_fits(Recompute::automatic, bytes, 9), std::nullopt);
+  EXPECT_EQ(first_that_fits(Recompute::inner, bytes, 29), Recompute::inner);
+  EXPECT_EQ(first_that_fits(Recompute::inner, bytes, 19), std::nullopt);
+}
+
+TEST(Precision, IsTheFaster) {
+  EXPECT_EQ(faster_of({.fp32_s = 2.0, .bf16_s = 1.0}), Element::bf16);
+  EXPECT_EQ(faster_of({.fp32_s = 1.0, .bf16_s = 2.0}), Element::fp32);
+}
+
+TEST(MemoryPlan, RecomputesAsTheLimitFalls) {
+  RunPlan plan = plan_of({0, 0, 0}, 1);
+  const int64_t none = worker_memory(plan, kUnits, Recompute::none).total();
+  const int64_t full = worker_memory(plan, kUnits, Recompute::full).total();
+  ASSERT_LT(full, none);
+  EXPECT_EQ(choose_recompute(plan, kUnits, none), Recompute::none);
+  EXPECT_EQ(choose_recompute(plan, kUnits, none - 1), Recompute::inner);
+  EXPECT_EQ(choose_recompute(plan, kUnits, full), Recompute::full);
+  EXPECT_THROW(choose_recompute(plan, kUnits, full - 1), InputError);
+}
+
+std::string refusal(const RunPlan& plan, int64_t share) {
+  try {
+    choose_recompute(plan, kUnits, share);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(MemoryPlan, NamesTheLimitThatWasMet) {
+  RunPlan plan = plan_of({0, 0, 0}, 1);
+  const int64_t plenty = int64_t{1} << 40;
+  plan.deck.worker.memory_gib = 1e-4;
+  EXPECT_NE(refusal(plan, plenty).find("worker.memory_gib"), std::string::npos) << refusal(plan, plenty);
+  plan.deck.worker.memory_gib = 1000;
+  EXPECT_EQ(refusal(plan, 1000).find("worker.memory_gib"), std::string::npos) << refusal(plan, 1000);
+  EXPECT_NE(refusal(plan, 1000).find("share"), std::string::npos) << refusal(plan, 1000);
+}
+
+TEST(MemoryPlan, SharesANodeAmongItsWorkers) {
+  // Two ranks a node; the server is on the first.
+  const std::vector<int> nodes{0, 0, 1, 1};
+  const RunPlan plan = plan_of(nodes, 1);
+  const int64_t server = server_memory(plan, 0).total();
+  constexpr int64_t kAvailable = int64_t{1} << 30;
+  EXPECT_EQ(worker_share(plan, nodes, 0, kAvailable), kAvailable - server);
+  EXPECT_EQ(worker_share(plan, nodes, 1, kAvailable), kAvailable / 2);
+  EXPECT_THROW(worker_share(plan, nodes, 0, server - 1), InputError);
+  EXPECT_EQ(worker_share(plan, nodes, 1, 0), std::numeric_limits<int64_t>::max());  // nobody knows
+}
+
+TEST(MemoryPlan, ANodeWithoutWorkersLimitsNobody) {
+  const std::vector<int> nodes{0, 1, 1};
+  const RunPlan plan = plan_of(nodes, 1, Placement::dedicated);
+  const int node = nodes[static_cast<size_t>(plan.roles.rank_of_server.front())];
+  ASSERT_EQ(node, 0);
+  EXPECT_EQ(worker_share(plan, nodes, node, int64_t{1} << 30), std::numeric_limits<int64_t>::max());
+}
+
+/// A made-up /proc/self/cgroup and /sys/fs/cgroup.
+class Groups : public testing::Test {
+ protected:
+  Groups() : root_(fs::temp_directory_path() / ("hat-groups-" + std::to_string(getpid()))) {
+    fs::create_directories(root_);
+  }
+  ~Groups() override { fs::remove_all(root_); }
+  void write(const std::string& file, const std::string& text) const {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  std::optional<int64_t> left() const { return memory_left_by_groups(root_ / "membership", root_ / "groups"); }
+  fs::path root_;
+};
+
+TEST_F(Groups, NoneIsNoLimit) {
+  EXPECT_EQ(left(), std::nullopt);
+  write("membership", "0::/\n");
+  EXPECT_EQ(left(), std::nullopt);
+  write("groups/memory.max", "max\n");
+  write("groups/memory.current", "5\n");
+  EXPECT_EQ(left(), std::nullopt);
+}
+
+TEST_F(Groups, TheTightestCountsAndFileCacheIsFree) {
+  write("membership", "0::/job/step\n");
+  write("groups/job/memory.max", "1000\n");
+  write("groups/job/memory.current", "700\n");
+  write("groups/job/memory.stat", "anon 600\ninactive_file 50\n");
+  write("groups/job/step/memory.max", "900\n");
+  write("groups/job/step/memory.current", "100\n");
+  EXPECT_EQ(left(), 350);
+  write("groups/job/step/memory.current", "950\n");
+  EXPECT_EQ(left(), 0);
+}
+
+TEST_F(Groups, ThoseOfTheFirstVersion) {
+  write("membership", "5:cpu,cpuacct:/other\n4:memory:/slurm/job\n");
+  write("groups/memory/slurm/job/memory.limit_in_bytes", "1000\n");
+  write("groups/memory/slurm/job/memory.usage_in_bytes", "300\n");
+  write("groups/memory/slurm/memory.limit_in_bytes", "9223372036854771712\n");
+  write("groups/memory/slurm/memory.usage_in_bytes", "300\n");
+  EXPECT_EQ(left(), 700);
+}
+
+}  // namespace
+}  // namespace hat::test
