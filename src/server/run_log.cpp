@@ -132,8 +132,7 @@ void RunLog::worker(const WorkerSummary& summary) {
   workers_.push_back(summary);
 }
 
-// Slots of servers that a worker has read count as its memory as well where they are shared; the estimate has them
-// once.
+// Where slots are shared memory, those that a worker has read are resident in it as well; the estimate has them once.
 void RunLog::say_memory() const {
   const auto used = [](const WorkerSummary& w) { return w.peak_resident - w.shared_resident - w.resident_before; };
   const auto most = std::max_element(workers_.begin(), workers_.end(),

@@ -19,19 +19,19 @@ namespace hat {
 ///
 /// A block whose slots are in this process (RunPlan::reads_in_place) is computed with where it lies, without a copy. No
 /// pass sees such a slot change. Let a unit of step t be under way:
-///   - it uses a version v >= t - S, of validation v = t (oldest_version, Worker::need)
+///   - it uses a version v >= t - S (oldest_version, Worker::need)
 ///   - version w + 1 of a block comes from step w, whose update begins when every worker has pushed all its units of
-///   the
-///     steps up to w for this block (GradientSum::complete, and steps of a part are applied in order). This worker
-///     pushes the block's gradient when the backward pass has left the block for good. So as long as the pass may read
-///     the block, the newest slot that was opened is that of version t
+///     the steps up to w for this block (GradientSum::complete; steps of a part are applied in order). This worker
+///     pushes the gradient when the backward pass has left the block for good. So as long as the pass may read the
+///     block, the newest slot that was opened is that of version t
 ///   - version t lies where version t - (S + 2) was, and v is younger. (Nor would t + 1 touch it: one slot to spare)
-///   - validation and the sample are at a pause: every push is applied, and no unit is leased before they have reported
-///   - the lease of the next unit is known before the backward pass, but opens no slot, and there is nothing to
-///   prefetch:
-///     what it needs is looked up in `acquire`, when the pass before has ended
-/// The server progresses inside this worker's calls of Waiting, on the same thread: what it wrote is seen, and a slot
-/// is opened only there. With unbounded staleness any push may open a slot, so copies stay. `version` checks all this.
+///   - validation and the sample use version t at a pause: every push is applied, and nothing is leased for training
+///     before they have reported
+///   - the lease of the next unit is known before the backward pass, but opens no slot, and nothing is prefetched: what
+///     it needs is looked up in `acquire`, when the pass before has ended
+/// The server progresses inside this worker's calls of Waiting, on the same thread: what it wrote is seen, and slots
+/// are opened only there. With unbounded staleness any push may open a slot, so copies stay. `version`, which is asked
+/// when the backward pass has left a block, checks that its slot stayed.
 class ParameterCache {
  public:
   /// `world_rank`: of this worker, in the communicator of `window`.
