@@ -43,7 +43,10 @@ int main(int argc, char** argv) {
       return report(hat::command_line_error(app, error), hat::ExitCode::bad_input);
     }
     for (const auto& [name, body] : commands) {
-      if (app.got_subcommand(name)) return static_cast<int>(body());
+      if (!app.got_subcommand(name)) continue;
+      const hat::ExitCode code = body();
+      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw hat::Error("standard output: cannot be written");
+      return static_cast<int>(code);
     }
     return static_cast<int>(hat::ExitCode::failure);  // not reached: one subcommand is required
   } catch (const hat::InputError& error) {

@@ -38,6 +38,14 @@ std::optional<std::filesystem::path> deck_file(const std::string& deck) {
   return deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(deck);
 }
 
+void check_bytes(const Machine& machine, const std::string& what, double bytes) {
+  if (machine.available_bytes == 0 || bytes <= static_cast<double>(machine.available_bytes)) return;
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  throw InputError("command line", what,
+                   fmt::format("needs {:.3g} GiB of memory, and there are {:.3g} GiB", bytes / kGiB,
+                               static_cast<double>(machine.available_bytes) / kGiB));
+}
+
 std::vector<Element> elements_of(Precision precision) {
   switch (precision) {
     case Precision::fp32:
@@ -172,7 +180,7 @@ CommandBody add_bench(CLI::App& app) {
   command->footer(
       "Examples: hat bench train inputs/bench_gpt2_512.toml --precision bf16\n"
       "          hat bench gemm inputs/bench_gpt2_124m.toml --threads 1\n"
-      "          hat bench attention --length 1024,4096\n"
+      "          hat bench attention --lengths 1024,4096\n"
       "Runs without mpirun, in one process. 'hat bench NAME --help' explains each.");
   const std::vector<std::pair<const char*, CommandBody>> benches{{"train", add_bench_train(*command)},
                                                                  {"gemm", add_bench_gemm(*command)},

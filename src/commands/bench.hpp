@@ -42,6 +42,9 @@ std::optional<std::filesystem::path> deck_file(const std::string& deck);
 int threads_to_use(const BenchOptions& options, const Machine& machine);
 int threads_to_use(const BenchOptions& options, const Machine& machine, const OptionSet& keys, const Deck& deck);
 
+/// Throws InputError when `what` needs more bytes than this machine has.
+void check_bytes(const Machine& machine, const std::string& what, double bytes);
+
 /// What a precision stands for: both when it is left open.
 std::vector<Element> elements_of(Precision precision);
 

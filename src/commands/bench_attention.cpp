@@ -191,6 +191,12 @@ ExitCode bench_attention(OptionSet& keys, const AttentionBenchOptions& options) 
   check(options);
   const Machine machine = describe_machine();
   const int threads = threads_to_use(options.common, machine);
+  for (const std::string& length : options.lengths) {
+    const auto tokens = static_cast<double>(std::max<int64_t>(options.tokens, std::stoll(length)));
+    const auto width = static_cast<double>(options.heads) * static_cast<double>(options.head_size);
+    // q, k, v and the output with their gradients, at most all of one width
+    check_bytes(machine, fmt::format("attention of {} tokens", length), sizeof(float) * tokens * width * 8.0);
+  }
   const std::vector<Element> arithmetics = elements_of(options.precision);
   PeakRates peaks(arithmetics, threads, machine);
   std::vector<MeasuredLength> measured;

@@ -154,6 +154,12 @@ ExitCode bench_gemm(OptionSet& bench_keys, OptionSet& keys, const GemmBenchOptio
   if (products.empty()) products = products_of(deck.model, options.rows);
   const Machine machine = describe_machine();
   const int threads = threads_to_use(options.common, machine, keys, deck);
+  for (const Product& product : products) {
+    const auto [m, n, k] =
+        std::array{static_cast<double>(product.m), static_cast<double>(product.n), static_cast<double>(product.k)};
+    check_bytes(machine, fmt::format("the product {} x {} x {}", product.m, product.n, product.k),
+                sizeof(float) * (m * k + k * n + m * n));
+  }
   const std::vector<Element> arithmetics = elements_of(deck.precision);
   PeakRates peaks(arithmetics, threads, machine);
   std::vector<MeasuredProduct> measured;

@@ -52,9 +52,10 @@ struct MemoryUse {
   int64_t parameter_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  int64_t program_bytes = 0;  ///< before there was a model
-  int64_t activation_bytes() const {
-    return peak_bytes - parameter_bytes - gradient_bytes - optimizer_bytes - program_bytes;
+  int64_t activation_bytes = 0;  ///< kept and scratch buffers of the model
+  /// The rest: program, libraries, documents; what of the buffers was never touched is missing in it.
+  int64_t program_bytes() const {
+    return std::max<int64_t>(0, peak_bytes - parameter_bytes - gradient_bytes - optimizer_bytes - activation_bytes);
   }
 };
 
@@ -184,7 +185,8 @@ Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptio
                             ? static_cast<int64_t>(deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30))
                             : machine.available_bytes;
   if (const auto level = first_that_fits(deck.worker.recompute, bytes, limit)) return *level;
-  throw InputError(keys.place("model.width"), "model",
+  const char* key = deck.worker.memory_gib > 0 ? "worker.memory_gib" : "model.width";
+  throw InputError(keys.place(key), deck.worker.memory_gib > 0 ? key : "model",
                    fmt::format("a step needs {} of memory, and there are {} for it; lower unit_tokens, "
                                "worker.chunk_tokens or the model",
                                human_bytes(bytes(levels_of(deck.worker.recompute).back())), human_bytes(limit)));
@@ -212,12 +214,20 @@ ComputeOptions choose_compute(const OptionSet& keys, const Deck& deck, const std
   return compute;
 }
 
+int64_t buffer_bytes(Transformer& model, const Batch& batch) {
+  int64_t most = 0;
+  for (const PackedBatch& unit : batch.units) {
+    const auto tokens = static_cast<int64_t>(unit.inputs.size());
+    most = std::max(most, model.buffer_bytes(tokens, *std::max_element(batch.lengths.begin(), batch.lengths.end())));
+  }
+  return most;
+}
+
 /// Steps on the batches in turn, so that a slower moment of the machine meets all of them.
 Measured measure(const TrainBenchOptions& options, const Deck& deck, const ComputeOptions& compute,
                  std::vector<std::vector<int64_t>> lengths) {
   Measured measured;
   measured.compute = compute;
-  measured.memory.program_bytes = resident_bytes();
   LocalTraining training(deck, compute);
   for (size_t i = 0; i < lengths.size(); ++i) {
     const std::string name = i > 0 ? "fixed" : fmt::format("{}", fmt::join(options.lengths, ","));
@@ -240,6 +250,7 @@ Measured measure(const TrainBenchOptions& options, const Deck& deck, const Compu
   measured.memory.parameter_bytes = training.parameter_bytes();
   measured.memory.gradient_bytes = training.parameter_bytes();
   measured.memory.optimizer_bytes = training.optimizer_bytes();
+  measured.memory.activation_bytes = buffer_bytes(training.model(), measured.batches.front());
   return measured;
 }
 
@@ -300,8 +311,8 @@ void print_json(const Measured& measured, const TrainBenchOptions& options, cons
                     {"parameter_bytes", memory.parameter_bytes},
                     {"gradient_bytes", memory.gradient_bytes},
                     {"optimizer_bytes", memory.optimizer_bytes},
-                    {"activation_bytes", memory.activation_bytes()},
-                    {"program_bytes", memory.program_bytes}};
+                    {"activation_bytes", memory.activation_bytes},
+                    {"program_bytes", memory.program_bytes()}};
   for (const auto& [name, seconds] : seconds_by_operation()) json["operation_seconds"][name] = seconds;
   json["loss"] = {{"first", measured.first_loss}, {"last", measured.last_loss}};
   fmt::print("{}\n", json.dump(2));
@@ -357,7 +368,7 @@ void print_tables(const Measured& measured, const Deck& deck, int threads, const
   fmt::print(
       "\nmemory: {} at most; parameters {}, gradients {}, optimizer {}, activations and scratch {}, program {}\n",
       human_bytes(memory.peak_bytes), human_bytes(memory.parameter_bytes), human_bytes(memory.gradient_bytes),
-      human_bytes(memory.optimizer_bytes), human_bytes(memory.activation_bytes()), human_bytes(memory.program_bytes));
+      human_bytes(memory.optimizer_bytes), human_bytes(memory.activation_bytes), human_bytes(memory.program_bytes()));
 }
 
 ExitCode bench_train(OptionSet& bench_keys, OptionSet& keys, const TrainBenchOptions& options, Deck& deck) {

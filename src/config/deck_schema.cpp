@@ -57,7 +57,7 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options.add("worker.threads", deck.worker.threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
   options
       .add("worker.memory_gib", deck.worker.memory_gib,
-           "GiB a worker may use at most; 0: its share of what is available on its node")
+           "GiB that a worker's own buffers may take at most; 0: its share of what is available on its node")
       ->check(real_in(0, 1e9));
   options.add_named<Recompute>("worker.recompute", deck.worker.recompute,
                                {{"auto", Recompute::automatic},
