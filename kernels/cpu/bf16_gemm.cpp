@@ -18,12 +18,12 @@ constexpr int64_t kPack = Products::kPack;
 // A tile of c: kTileRows x kTileColumns sums in registers.
 constexpr int kTileVectors = 2;
 constexpr int kTileRows = block_rows(kTileVectors);
-constexpr int64_t kTileColumns = kTileVectors * kLanes;
+constexpr int64_t kTileColumns = int64_t{kTileVectors} * kLanes;
 // Blocks: a strip of b (kDepth x kTileColumns) stays in the first cache, the block of a in the second, that of b in the
 // third.
 constexpr int64_t kDepth = 512;
 constexpr int64_t kUnits = kDepth / kPack;
-constexpr int64_t kRows = 36 * kTileRows;
+constexpr int64_t kRows = int64_t{36} * kTileRows;
 constexpr int64_t kColumns = 128 * kTileColumns;
 // Strips of a and b. Whole vectors are stored at the end of a strip of a, beyond its rows.
 constexpr int64_t kStripOfA = kTileRows * kUnits + kLanes;
