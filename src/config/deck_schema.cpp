@@ -66,7 +66,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
                                 {"full", Recompute::full}},
                                "Activations computed twice to save memory: none, q, k, v and the inside of the mlp, or "
                                "all of a layer; auto: the first that fits");
-  options.add("worker.chunk_tokens", deck.worker.chunk_tokens, "Tokens of a unit that are inside a block at a time")
+  options
+      .add("worker.chunk_tokens", deck.worker.chunk_tokens, "Tokens of a unit that projections and mlps take at a time")
       ->check(integer_in(1, kMostTokens));
   options.add("log.every", deck.log_every, "Steps between progress lines")->check(integer_in(1, kMany));
   options.add("timeout_s", deck.timeout_s, "Longest wait for another rank in seconds")

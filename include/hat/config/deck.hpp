@@ -96,9 +96,9 @@ struct SampleConfig {
 
 struct WorkerConfig {
   int64_t threads = 1;
-  double memory_gib = 0;  ///< what a worker may use; 0: its share of what is available on its node
+  double memory_gib = 0;  ///< what its own buffers may take; 0: its share of what the node has available
   Recompute recompute = Recompute::automatic;
-  int64_t chunk_tokens = 2048;  ///< rows of a unit that are inside a block at a time
+  int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
 struct Deck {
