@@ -53,12 +53,13 @@ void try_to_write_in(const fs::path& folder, const fs::path& run) {
   }
 }
 
-/// Value of a top-level key of a stored deck.
+/// Value of a key of a stored deck.
 std::optional<std::string> stored_value(const std::string& deck, const std::string& key) {
   std::istringstream lines(deck);
-  std::string line;
-  while (std::getline(lines, line) && !line.starts_with('[')) {
-    if (line.starts_with(key + " = ")) return line.substr(key.size() + 3);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.size() - 2) + ".";
+    if ((section + line).starts_with(key + " = ")) return line.substr(key.size() - section.size() + 3);
   }
   return std::nullopt;
 }
@@ -148,8 +149,16 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                                  state.dataset_path));
   }
   require_same(checkpoint, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
-  require_same(checkpoint, "batch_tokens", std::to_string(plan.deck.batch_tokens),
+  require_same(checkpoint, "batch_tokens", stored_value(plan.deck_text, "batch_tokens").value_or("unknown"),
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
+  std::vector<std::string> cutting{"batch_sequences", "split"};
+  if (plan.deck.cutting.split == SplitRule::independent) {
+    cutting.insert(cutting.end(), {"max_delay", "shard.rule", "shard.flops"});
+  }
+  for (const std::string& key : cutting) {
+    const std::string now = stored_value(plan.deck_text, key).value_or("unknown");
+    require_same(checkpoint, key, now, stored_value(state.deck, key).value_or(now));  // older runs did not have it
+  }
   require_same(checkpoint, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
                stored_value(state.deck, "optimizer").value_or("unknown"));
   require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
