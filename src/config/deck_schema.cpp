@@ -36,8 +36,13 @@ void add_run_keys(OptionSet& options, Deck& deck) {
               "Blocks all workers reduce together: none, all, attention, upper, or names and patterns of blocks "
               "(layers.*.mlp). Preset: hybrid upper, else none");
   options.add_named<Dispatch>("dispatch", deck.dispatch,
-                              {{"on_demand", Dispatch::on_demand}, {"static", Dispatch::static_}},
-                              "Lease work to whoever is free, or fixed disjoint subsets");
+                              {{"on_demand", Dispatch::on_demand},
+                               {"static", Dispatch::static_},
+                               {"sorted", Dispatch::sorted},
+                               {"balanced", Dispatch::balanced}},
+                              "Who computes what of a step. on_demand: units for whoever becomes free, long sequences "
+                              "first. Fixed in advance: static: equal counts; sorted: equal counts, dealt out by "
+                              "length; balanced: equal estimated cost");
   options.add_named<PullFormat>(
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "

@@ -12,7 +12,7 @@ namespace hat {
 enum class Mode { sync, hybrid, async };
 enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
-enum class Dispatch { on_demand, static_ };
+enum class Dispatch { on_demand, static_, sorted, balanced };  ///< ledger/ledger.hpp tells what each does
 enum class PullFormat { fp32, bf16 };
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
