@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "config/emulation_keys.hpp"
 #include "hat/config/checks.hpp"
 
 namespace hat {
@@ -265,6 +266,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_emulation_keys(options, deck.emulation);
 }
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
@@ -272,6 +274,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
   check_sizes(options, deck);
+  check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
   if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");

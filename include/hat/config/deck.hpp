@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "hat/config/emulation.hpp"
+
 namespace hat {
 
 /// The deck of `hat train`: every key with its default. A key `model.width` is the deck entry `width` of `[model]`, the
@@ -131,6 +133,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  EmulationConfig emulation;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
