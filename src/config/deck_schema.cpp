@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
 #include "hat/config/checks.hpp"
 
@@ -266,6 +267,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
 }
 
@@ -273,6 +275,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
+  check_delay(options, deck);
   check_sizes(options, deck);
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");

@@ -27,7 +27,7 @@ std::vector<std::vector<Sequence>> dealt_out(const std::vector<Sequence>& sequen
 
 /// Shares of nearly equal cost. The heaviest one is another worker's in every step.
 std::vector<std::vector<Sequence>> balanced_shares(const std::vector<Sequence>& sequences, size_t workers, int64_t step,
-                                                   const CostModel& model) {
+                                                   const UnitCostModel& model) {
   std::vector<double> costs;
   for (const Sequence& sequence : sequences) costs.push_back(model.cost(size_of(sequence)));
   const std::vector<std::vector<size_t>> sets = balanced_partition(costs, workers);

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "hat/core/clock.hpp"
+#include "hat/model/charged_cost.hpp"
 #include "hat/optimizer/schedule.hpp"
 #include "server/checkpoint_slices.hpp"
 
@@ -22,12 +24,16 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
 
 LedgerOptions ledger_options(const RunPlan& plan) {
   constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
+  // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
+  constexpr double kLeastUnitTokens = 512;
+  const ChargedCost charged(plan.deck);
+  const BlockFlop flop = charged.total();
   return {.workers = plan.roles.workers(),
           .servers = plan.roles.servers(),
           .dispatch = plan.deck.dispatch,
           .unit_tokens = plan.deck.unit_tokens,
-          .least_tokens = kLeastUnitTokens,
-          .area_weight = charged.total().area / charged.total().token,
+          .least_tokens = static_cast<int64_t>(std::ceil(kLeastUnitTokens / plan.deck.emulation.length_scale)),
+          .area_weight = flop.per_square / flop.per_token,
           .deterministic = plan.deck.deterministic,
           .first_step = plan.first_step,
           .end_step = plan.end_step,

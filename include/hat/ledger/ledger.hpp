@@ -8,7 +8,7 @@
 #include "hat/comm/messages.hpp"
 #include "hat/config/deck.hpp"
 #include "hat/dataset/data_order.hpp"
-#include "hat/ledger/cost_model.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 
 namespace hat {
 
@@ -81,7 +81,7 @@ class Ledger {
   /// Servers that have not completed the oldest step that is not committed; for the message of a time-out.
   std::vector<int64_t> servers_behind() const;
   bool finished() const { return phase_ == Phase::finished; }
-  const CostModel& cost_model() const { return costs_; }
+  const UnitCostModel& cost_model() const { return costs_; }
 
  private:
   /// Training goes from pause to pause; at each pause everything in flight is finished, and evaluated where it is due.
@@ -143,7 +143,7 @@ class Ledger {
   DataOrder& order_;
   std::vector<std::vector<Sequence>> validation_;
   LedgerOptions options_;
-  CostModel costs_;
+  UnitCostModel costs_;
   Phase phase_;
   int64_t pause_;      // no step from here on is leased before everything below is committed
   int64_t committed_;  // steps below are committed

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "hat/ledger/cost_model.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 #include "hat/ledger/partition.hpp"
 
 namespace hat {
@@ -17,16 +17,16 @@ std::vector<Sequence> unit_of_lengths(const std::vector<int64_t>& lengths) {
   return unit;
 }
 
-TEST(CostModel, KnowsOnlyFlopAtFirst) {
-  CostModel model(2, 0.001);
+TEST(UnitCostModel, KnowsOnlyFlopAtFirst) {
+  UnitCostModel model(2, 0.001);
   EXPECT_FALSE(model.knows_seconds());
   EXPECT_DOUBLE_EQ(model.seconds(0, {.tokens = 100, .area = 10'000}), 110);
   EXPECT_TRUE(std::isnan(model.relative_error(0)));
 }
 
 // The device's own ratio of attention to the rest differs from the FLOP count's, and every unit has a fixed part.
-TEST(CostModel, LearnsWhatUnitsTake) {
-  CostModel model(1, 0.001);
+TEST(UnitCostModel, LearnsWhatUnitsTake) {
+  UnitCostModel model(1, 0.001);
   std::mt19937 random(3);
   const auto seconds_of = [](const UnitSize& unit) { return 0.004 + 2e-5 * unit.tokens + 5e-9 * unit.area; };
   std::uniform_int_distribution<int64_t> length(32, 4096);
@@ -41,8 +41,8 @@ TEST(CostModel, LearnsWhatUnitsTake) {
   EXPECT_LT(model.relative_error(0), 0.05);
 }
 
-TEST(CostModel, FollowsADeviceThatBecomesSlower) {
-  CostModel model(2, 0.001);
+TEST(UnitCostModel, FollowsADeviceThatBecomesSlower) {
+  UnitCostModel model(2, 0.001);
   const UnitSize unit = size_of(unit_of_lengths({600}));
   for (int i = 0; i < 50; ++i) model.observe(0, unit, 1.0);
   EXPECT_NEAR(model.seconds(0, unit), 1.0, 0.01);
@@ -51,8 +51,8 @@ TEST(CostModel, FollowsADeviceThatBecomesSlower) {
   EXPECT_NEAR(model.seconds(0, unit), 2.0, 0.1);
 }
 
-TEST(CostModel, NoNegativeTimes) {
-  CostModel model(1, 1e-4);
+TEST(UnitCostModel, NoNegativeTimes) {
+  UnitCostModel model(1, 1e-4);
   std::mt19937 random(5);
   std::uniform_real_distribution<double> noise(0.5, 1.5);
   for (int i = 0; i < 40; ++i) {

@@ -1,4 +1,4 @@
-#include "hat/ledger/cost_model.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 
 #include <cmath>
 #include <limits>
@@ -47,10 +47,10 @@ UnitSize size_of(std::span<const Sequence> sequences) {
   return unit;
 }
 
-CostModel::CostModel(int workers, double area_weight)
+UnitCostModel::UnitCostModel(int workers, double area_weight)
     : area_weight_(area_weight), fits_(static_cast<size_t>(workers)) {}
 
-double CostModel::seconds(int64_t worker, const UnitSize& unit) const {
+double UnitCostModel::seconds(int64_t worker, const UnitSize& unit) const {
   const Fit& fit = fits_[static_cast<size_t>(worker)];
   if (fit.observed == 0) return observed_ > 0 ? cost(unit) * total_seconds_ / total_cost_ : cost(unit);
   const Terms x = terms(unit);
@@ -62,7 +62,7 @@ double CostModel::seconds(int64_t worker, const UnitSize& unit) const {
 // Ridge regression towards (0, rate, rate * area_weight). Each coefficient is scaled by its prior, so that one weight
 // fits all three; the fixed part's scale is a small unit's time. Time that does not grow with a term has none of it: a
 // negative coefficient is put to zero and the others are fitted again.
-void CostModel::solve(Fit& fit) const {
+void UnitCostModel::solve(Fit& fit) const {
   const double rate = fit.seconds / fit.cost;
   const Terms prior{0.0, rate, rate * area_weight_};
   const Terms scale{0.1 * fit.seconds / fit.error_weight, rate, rate * area_weight_};
@@ -90,7 +90,7 @@ void CostModel::solve(Fit& fit) const {
   }
 }
 
-void CostModel::observe(int64_t worker, const UnitSize& unit, double seconds) {
+void UnitCostModel::observe(int64_t worker, const UnitSize& unit, double seconds) {
   if (!(seconds > 0)) return;
   Fit& fit = fits_[static_cast<size_t>(worker)];
   const double error = std::abs(this->seconds(worker, unit) - seconds) / seconds;
@@ -116,7 +116,7 @@ void CostModel::observe(int64_t worker, const UnitSize& unit, double seconds) {
   solve(fit);
 }
 
-double CostModel::relative_error(int64_t worker) const {
+double UnitCostModel::relative_error(int64_t worker) const {
   const Fit& fit = fits_[static_cast<size_t>(worker)];
   if (fit.observed < 2) return std::numeric_limits<double>::quiet_NaN();
   return fit.error / (fit.error_weight - std::pow(kForget, static_cast<double>(fit.observed - 1)));

@@ -25,10 +25,10 @@ UnitSize size_of(std::span<const Sequence> sequences);
 /// Seconds of a unit on each worker, learnt while running: fixed + per_token * tokens + per_area * area, least squares
 /// of the relative errors, older units forgotten at a constant rate, drawn towards the model's FLOP count (all of it
 /// proportional to tokens + area_weight * area) where units do not tell the three apart.
-class CostModel {
+class UnitCostModel {
  public:
   /// `area_weight`: FLOP of one unit of area over FLOP of one token.
-  CostModel(int workers, double area_weight);
+  UnitCostModel(int workers, double area_weight);
 
   /// Predicted seconds on this worker; where it has computed nothing yet, as on the average of those that have; where
   /// none has, FLOP in units of one token's.
