@@ -9,6 +9,7 @@
 
 #include "commands/all_ranks.hpp"
 #include "commands/compute_choice.hpp"
+#include "commands/delay_text.hpp"
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
 #include "commands/run_folder.hpp"
@@ -191,6 +192,8 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
              plan.roles.workers(), nodes);
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
+  const std::string remedies = describe_delay(deck);
+  if (!remedies.empty()) fmt::print("remedies for delay: {}\n", remedies);
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
   fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),

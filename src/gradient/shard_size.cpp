@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "hat/model/transformer.hpp"
+#include "hat/model/charged_cost.hpp"
 
 namespace hat {
 
@@ -30,12 +30,23 @@ int64_t piece_tokens(const Deck& deck) {
   const CuttingConfig& cutting = deck.cutting;
   const int64_t longest = deck.model.max_length;
   if (cutting.split == SplitRule::exact) return longest;
-  if (cutting.shard_rule == ShardRule::article) {
-    return article_shard_tokens(longest, cutting.max_delay_s, cutting.shard_flops);
+  const double scale = deck.emulation.length_scale;
+  const auto charged = static_cast<int64_t>(scale * static_cast<double>(longest));
+  int64_t tokens = 0;
+  switch (cutting.shard_rule) {
+    case ShardRule::article:
+      tokens = article_shard_tokens(charged, cutting.max_delay_s, cutting.shard_flops);
+      break;
+    case ShardRule::delay: {
+      const BlockFlop flop = ChargedCost(deck).total();
+      tokens = delay_shard_tokens(charged, cutting.max_delay_s, cutting.shard_flops, [&](int64_t length) {
+        const double n = static_cast<double>(length) / scale;
+        return flop.of(n, n * n);
+      });
+      break;
+    }
   }
-  const Transformer model(deck.model, {});
-  return delay_shard_tokens(longest, cutting.max_delay_s, cutting.shard_flops,
-                            [&](int64_t length) { return model.flop(length); });
+  return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(tokens) / scale), 1, longest);
 }
 
 }  // namespace hat

@@ -45,6 +45,12 @@ TEST(ShardSize, IndependentPiecesFollowTheRule) {
   EXPECT_EQ(piece_tokens(deck), 512);
   deck.cutting.shard_flops = 1e12;
   EXPECT_EQ(piece_tokens(deck), 8192);
+  // A real token stands for 16 charged ones: pieces have at least 512 / 16.
+  deck.emulation.length_scale = 16;
+  deck.cutting.shard_flops = 16000;
+  EXPECT_EQ(piece_tokens(deck), 32);
+  deck.cutting.shard_rule = ShardRule::article;
+  EXPECT_EQ(piece_tokens(deck), 62);  // 1000 / 16
 }
 
 }  // namespace

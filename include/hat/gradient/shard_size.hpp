@@ -19,8 +19,8 @@ int64_t article_shard_tokens(int64_t length, double max_delay_s, double flops);
 int64_t delay_shard_tokens(int64_t length, double max_delay_s, double flops,
                            const std::function<double(int64_t)>& flop_of_length);
 
-/// Longest sequence that documents are cut into, model.max_length, or less under split = independent.
-/// `deck.model.vocabulary` must be set.
+/// Longest sequence that documents are cut into, in real tokens: model.max_length, or less under split = independent.
+/// The rules count charged tokens and FLOP (cost_of, length_scale). `deck.model.vocabulary` must be set.
 int64_t piece_tokens(const Deck& deck);
 
 }  // namespace hat
