@@ -36,9 +36,9 @@ void RingAllReduce::start_round() {
                                       ? std::span<float>(received_).first(static_cast<size_t>(in.size()))
                                       : data_.subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
   receive_ = ring_->start_receive(std::as_writable_bytes(target), (rank + p - 1) % p, tag_);
-  send_ =
-      ring_->start_send(std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))),
-                        (rank + 1) % p, tag_);
+  send_ = ring_->start_transfer(
+      std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))), (rank + 1) % p,
+      tag_);
 }
 
 void RingAllReduce::finish_round() {
