@@ -53,7 +53,8 @@ void RingAllReduce::finish_round() {
 bool RingAllReduce::step() {
   const int rounds = 2 * (ring_->size() - 1);
   while (round_ < rounds) {
-    if (!receive_.test() || !send_.test()) return false;
+    const bool sent = send_.test();  // asked first: an emulated transfer leaves only when it is asked
+    if (!receive_.test() || !sent) return false;
     finish_round();
     if (round_ < rounds) start_round();
   }
