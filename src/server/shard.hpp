@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "hat/optimizer/optimizer.hpp"
 #include "server/checkpoint_slices.hpp"
 #include "server/clipping.hpp"
+#include "server/delay_remedies.hpp"
 
 namespace hat {
 
@@ -58,6 +60,8 @@ class Shard {
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
     std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
+    std::map<int64_t, Lateness> lateness;    // bounded: by step
+    std::optional<Prediction> prediction;    // staleness.predict, if the block may be late
   };
   /// An update under way or waiting for its clipping factor.
   struct Update {
@@ -70,6 +74,7 @@ class Shard {
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
+    double staleness = 0;  // mean over its pushes
   };
 
   PartState& part_of(const PushHeader& header);
@@ -77,6 +82,8 @@ class Shard {
   void queue_update(PartState& part, const PushHeader& header, std::span<const float> values);
   bool try_start(Update& update);
   const float* gradient_of(const Update& update) const;
+  /// The gradient for the next piece, with delay compensation where the deck asks for it and it was late.
+  const float* remedied_gradient(const Update& update);
   void finish(Update& update);
   void part_completed_step(PartState& part, int64_t step);
   void count_staleness(int64_t step, int64_t staleness);
@@ -94,6 +101,8 @@ class Shard {
   std::map<int64_t, int64_t> step_tokens_;                    // of open steps: the order is cheap only forwards
   std::map<int64_t, int64_t> parts_done_;                     // by step
   std::map<int64_t, std::vector<int64_t>> staleness_counts_;  // by step
+  std::vector<float> base_values_;                            // delay compensation: of a piece
+  std::vector<float> compensated_;                            // of a part; one piece is filled at a time
 };
 
 }  // namespace hat
