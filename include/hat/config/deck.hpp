@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "hat/config/emulation.hpp"
+
 namespace hat {
 
 /// The deck of `hat train`: every key with its default. A key `model.width` is the deck entry `width` of `[model]`, the
@@ -12,7 +14,7 @@ namespace hat {
 enum class Mode { sync, hybrid, async };
 enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
-enum class Dispatch { on_demand, static_ };
+enum class Dispatch { on_demand, static_, sorted, balanced };  ///< ledger/ledger.hpp tells what each does
 enum class PullFormat { fp32, bf16 };
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
@@ -142,6 +144,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  EmulationConfig emulation;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
