@@ -21,6 +21,7 @@
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/gradient/shard_size.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/model/precision_choice.hpp"
 #include "hat/server/server.hpp"
@@ -33,6 +34,7 @@ namespace {
 /// Steps that the deck asks for, counted from the beginning of training.
 int64_t steps_of(const Deck& deck, DataOrder& order) {
   if (deck.train.steps > 0) return deck.train.steps;
+  if (deck.train.tokens > 0 && deck.cutting.batch_sequences > 0) return order.steps_for_tokens(deck.train.tokens);
   if (deck.train.tokens > 0) return (deck.train.tokens + deck.batch_tokens - 1) / deck.batch_tokens;
   const auto whole = static_cast<int64_t>(std::floor(deck.train.epochs));
   int64_t steps = 0;
@@ -89,9 +91,10 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
+  DataOrder order(*setup.dataset, deck, piece_tokens(deck));
+  deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
   setup.plan.deck_text = deck_text;
-  DataOrder order(*setup.dataset, deck.seed, deck.batch_tokens, deck.model.max_length, deck.data.long_documents);
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) check_run_folder(deck);
   if (deck.resume) {

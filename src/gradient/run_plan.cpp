@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
+#include "hat/gradient/shard_size.hpp"
 
 namespace hat {
 
@@ -40,6 +41,7 @@ bool checkpoint_due(const RunPlan& plan, int64_t steps) {
 RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
   RunPlan plan;
   plan.deck = deck;
+  plan.piece_tokens = piece_tokens(deck);
   plan.roles = roles;
   plan.layout = make_layout(deck.model);
   plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);

@@ -14,8 +14,9 @@ namespace hat {
 
 /// What all ranks agree on before the run, decided once and never changed.
 struct RunPlan {
-  Deck deck;              ///< model.vocabulary and unit_tokens set
-  std::string deck_text;  ///< the effective deck, as OptionSet::effective writes it
+  Deck deck;                 ///< model.vocabulary and unit_tokens set; batch_tokens: of a step of mean length
+  int64_t piece_tokens = 0;  ///< longest sequence that documents are cut into
+  std::string deck_text;     ///< the effective deck, as OptionSet::effective writes it
   ModelLayout layout;
   RolePlan roles;
   ShardPlan shards;
