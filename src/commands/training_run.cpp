@@ -194,10 +194,17 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
   fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
              plan.roles.workers(), nodes);
+  if (plan.barriers_change()) barriers += " by sensitivity";
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
   const std::string remedies = describe_delay(deck);
   if (!remedies.empty()) fmt::print("remedies for delay: {}\n", remedies);
+  const bool compares_steps = deck.sensitivity.over == SensitivityOver::steps;
+  if (plan.barriers_change() && plan.roles.workers() == 1 && !plan.pushes_single_units() && !compares_steps) {
+    fmt::print(
+        "warning: one worker makes one push a step, which nothing can be compared with: no block will become a "
+        "barrier block by sensitivity\n");
+  }
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
   fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),

@@ -41,8 +41,12 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                                                 : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
       interval_start_s_(start_s_),
+      blocks_(plan),
       metrics_(run_ / "metrics.jsonl") {
+  std::vector<std::string> block_names;
+  for (const BlockSpec& block : plan_.layout.blocks) block_names.push_back(block.name);
   metrics_.append(json{{"kind", "start"},
+                       {"blocks", block_names},
                        {"first_step", plan_.first_step},
                        {"end_step", plan_.end_step},
                        {"servers", plan_.roles.servers()},
@@ -61,7 +65,7 @@ void RunLog::write_status(const std::string& status) {
                      json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
 }
 
-void RunLog::step(const StepResult& result, double learning_rate, double norm) {
+void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
   step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
@@ -71,17 +75,17 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm) {
     staleness_counts_.resize(result.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
-  metrics_.append(json{
-      {"kind", "step"},
-      {"step", done},
-      {"epoch", result.epoch},
-      {"loss", mean(result.nats, result.tokens)},
-      {"tokens", result.tokens},
-      {"learning_rate", learning_rate},
-      {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
-      {"staleness", result.staleness_counts},
-      {"seconds",
-       seconds()}}.dump());
+  json line{{"kind", "step"},
+            {"step", done},
+            {"epoch", result.epoch},
+            {"loss", mean(result.nats, result.tokens)},
+            {"tokens", result.tokens},
+            {"learning_rate", learning_rate},
+            {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
+            {"staleness", result.staleness_counts},
+            {"seconds", seconds()}};
+  blocks_.step(blocks, line);
+  metrics_.append(line.dump());
   if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
   const double now = now_s();
   say(fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s", done,
@@ -196,6 +200,7 @@ void RunLog::finish() {
     if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));
   }
   say(fmt::format("pushes by staleness (versions):{}", late));
+  for (const std::string& line : blocks_.summary()) say(line);
   if (!workers_.empty() && !workers_.front().sample.empty()) {
     say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
   }
