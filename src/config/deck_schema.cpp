@@ -179,197 +179,198 @@ void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
                                "max(512, int(max_delay * shard.flops / 8))");
   options.add("shard.flops", cutting.shard_flops, "FLOP/s of the device that pieces are cut for")
       ->check(real_in(0, 1e18));
-  void add_sensitivity_keys(OptionSet & options, SensitivityConfig & sensitivity) {
-    options.add_named<SensitivityMeasure>(
-        "sensitivity.measure", sensitivity.measure,
-        {{"consecutive", SensitivityMeasure::consecutive},
-         {"pairwise", SensitivityMeasure::pairwise},
-         {"article", SensitivityMeasure::article}},
-        "What barriers = sensitivity goes by: difference of a step's successive pushes "
-        "over their norm, of all pairs over "
-        "their norm, or of successive ones as they are");
-    options
-        .add("sensitivity.threshold", sensitivity.threshold,
-             "A block becomes a barrier block above it. After a resume decisions begin anew")
-        ->check(real_in(0, 1e12, Ends::without_least));
-    options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
-        ->check(integer_in(1, 100'000));
-    options
-        .add("sensitivity.hysteresis", sensitivity.hysteresis,
-             "A barrier block is released below threshold times (1 - hysteresis)")
-        ->check(real_in(0, 1, Ends::without_most));
-    options.add_named<SensitivityOver>(
-        "sensitivity.over", sensitivity.over, {{"pushes", SensitivityOver::pushes}, {"steps", SensitivityOver::steps}},
-        "What the measure article compares: successive pushes of a step, or gradients of successive steps");
-    options.add_flag("sensitivity.record", sensitivity.record,
-                     "Measure and log every block and step, whatever the barriers are (4 KiB a push to server 0)");
-    options.add("sensitivity.noise_block", sensitivity.noise_block,
-                "For tests: the block whose pushes get noise, each its own, in steps noise_from to noise_to - 1");
-    options.add("sensitivity.noise_from", sensitivity.noise_from, "First step with noise")->check(integer_in(0, kMany));
-    options.add("sensitivity.noise_to", sensitivity.noise_to, "First step without noise again")
-        ->check(integer_in(0, kMany));
-    options.add("sensitivity.noise_scale", sensitivity.noise_scale, "Norm of the noise over the norm of the gradient")
-        ->check(real_in(0, 1e6));
+}
+
+void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
+  options.add_named<SensitivityMeasure>("sensitivity.measure", sensitivity.measure,
+                                        {{"consecutive", SensitivityMeasure::consecutive},
+                                         {"pairwise", SensitivityMeasure::pairwise},
+                                         {"article", SensitivityMeasure::article}},
+                                        "What barriers = sensitivity goes by: difference of a step's successive pushes "
+                                        "over their norm, of all pairs over "
+                                        "their norm, or of successive ones as they are");
+  options
+      .add("sensitivity.threshold", sensitivity.threshold,
+           "A block becomes a barrier block above it. After a resume decisions begin anew")
+      ->check(real_in(0, 1e12, Ends::without_least));
+  options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
+      ->check(integer_in(1, 100'000));
+  options
+      .add("sensitivity.hysteresis", sensitivity.hysteresis,
+           "A barrier block is released below threshold times (1 - hysteresis)")
+      ->check(real_in(0, 1, Ends::without_most));
+  options.add_named<SensitivityOver>(
+      "sensitivity.over", sensitivity.over, {{"pushes", SensitivityOver::pushes}, {"steps", SensitivityOver::steps}},
+      "What the measure article compares: successive pushes of a step, or gradients of successive steps");
+  options.add_flag("sensitivity.record", sensitivity.record,
+                   "Measure and log every block and step, whatever the barriers are (4 KiB a push to server 0)");
+  options.add("sensitivity.noise_block", sensitivity.noise_block,
+              "For tests: the block whose pushes get noise, each its own, in steps noise_from to noise_to - 1");
+  options.add("sensitivity.noise_from", sensitivity.noise_from, "First step with noise")->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_to", sensitivity.noise_to, "First step without noise again")
+      ->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_scale", sensitivity.noise_scale, "Norm of the noise over the norm of the gradient")
+      ->check(real_in(0, 1e6));
+}
+
+void add_staleness_limit_keys(OptionSet& options, StalenessLimitConfig& limit) {
+  options.add("staleness.limit", limit.versions, "Unbounded staleness: versions that a push may be late; 0: any")
+      ->check(integer_in(0, kMany));
+  options
+      .add("staleness.limit_s", limit.seconds,
+           "Unbounded staleness: seconds that a push may come after its parameters were asked for; 0: any")
+      ->check(real_in(0, 1e9));
+  options.add_named<OverLimit>(
+      "staleness.over_limit", limit.action,
+      {{"apply", OverLimit::apply}, {"scale", OverLimit::scale}, {"recompute", OverLimit::recompute}},
+      "Pushes over the limit are counted; scale: and multiplied by limit / staleness; recompute: their unit is "
+      "computed again with the newest parameters before it is pushed, at most 3 times");
+}
+
+/// Throws the error for a key, naming where the user set it or could have.
+[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
+  throw InputError(options.place(key), key, reason);
+}
+
+void fill_presets(const OptionSet& options, Deck& deck) {
+  if (options.is_default("staleness")) deck.staleness = deck.mode == Mode::sync ? 0 : 1;
+  if (options.is_default("staleness.rule")) {
+    deck.staleness_rule = deck.mode == Mode::async ? StalenessRule::freshest : StalenessRule::exact;
   }
+  if (options.is_default("barriers")) deck.barriers = {deck.mode == Mode::hybrid ? "upper" : "none"};
+  if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
+}
 
-  void add_staleness_limit_keys(OptionSet & options, StalenessLimitConfig & limit) {
-    options.add("staleness.limit", limit.versions, "Unbounded staleness: versions that a push may be late; 0: any")
-        ->check(integer_in(0, kMany));
-    options
-        .add("staleness.limit_s", limit.seconds,
-             "Unbounded staleness: seconds that a push may come after its parameters were asked for; 0: any")
-        ->check(real_in(0, 1e9));
-    options.add_named<OverLimit>(
-        "staleness.over_limit", limit.action,
-        {{"apply", OverLimit::apply}, {"scale", OverLimit::scale}, {"recompute", OverLimit::recompute}},
-        "Pushes over the limit are counted; scale: and multiplied by limit / staleness; recompute: their unit is "
-        "computed again with the newest parameters before it is pushed, at most 3 times");
+// A run has one length: the one set closest to the user wins over a deck's, in whatever unit.
+void keep_nearest_length(const OptionSet& options, Deck& deck) {
+  for (const char* nearest : {"command line", "environment"}) {
+    const auto set_here = [&](const char* key, double value) { return value > 0 && options.origin(key) == nearest; };
+    const bool steps = set_here("train.steps", static_cast<double>(deck.train.steps));
+    const bool tokens = set_here("train.tokens", static_cast<double>(deck.train.tokens));
+    const bool epochs = set_here("train.epochs", deck.train.epochs);
+    if (!steps && !tokens && !epochs) continue;
+    if (!steps && options.origin("train.steps") != nearest) deck.train.steps = 0;
+    if (!tokens && options.origin("train.tokens") != nearest) deck.train.tokens = 0;
+    if (!epochs && options.origin("train.epochs") != nearest) deck.train.epochs = 0;
+    return;
   }
+}
 
-  /// Throws the error for a key, naming where the user set it or could have.
-  [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
-    throw InputError(options.place(key), key, reason);
-  }
+bool has_barriers(const Deck& deck) { return deck.barriers != std::vector<std::string>{"none"}; }
 
-  void fill_presets(const OptionSet& options, Deck& deck) {
-    if (options.is_default("staleness")) deck.staleness = deck.mode == Mode::sync ? 0 : 1;
-    if (options.is_default("staleness.rule")) {
-      deck.staleness_rule = deck.mode == Mode::async ? StalenessRule::freshest : StalenessRule::exact;
+void check_barriers(const OptionSet& options, const Deck& deck) {
+  static constexpr std::string_view kPatternCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_.*?";
+  if (deck.barriers.empty()) refuse(options, "barriers", "is empty; write \"none\" for no barriers");
+  for (const std::string& name : deck.barriers) {
+    if (name.empty() || name.find_first_not_of(kPatternCharacters) != std::string::npos) {
+      refuse(options, "barriers", fmt::format("'{}' is no name or pattern of a block", name));
     }
-    if (options.is_default("barriers")) deck.barriers = {deck.mode == Mode::hybrid ? "upper" : "none"};
-    if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
-  }
-
-  // A run has one length: the one set closest to the user wins over a deck's, in whatever unit.
-  void keep_nearest_length(const OptionSet& options, Deck& deck) {
-    for (const char* nearest : {"command line", "environment"}) {
-      const auto set_here = [&](const char* key, double value) { return value > 0 && options.origin(key) == nearest; };
-      const bool steps = set_here("train.steps", static_cast<double>(deck.train.steps));
-      const bool tokens = set_here("train.tokens", static_cast<double>(deck.train.tokens));
-      const bool epochs = set_here("train.epochs", deck.train.epochs);
-      if (!steps && !tokens && !epochs) continue;
-      if (!steps && options.origin("train.steps") != nearest) deck.train.steps = 0;
-      if (!tokens && options.origin("train.tokens") != nearest) deck.train.tokens = 0;
-      if (!epochs && options.origin("train.epochs") != nearest) deck.train.epochs = 0;
-      return;
-    }
-  }
-
-  bool has_barriers(const Deck& deck) { return deck.barriers != std::vector<std::string>{"none"}; }
-
-  void check_barriers(const OptionSet& options, const Deck& deck) {
-    static constexpr std::string_view kPatternCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_.*?";
-    if (deck.barriers.empty()) refuse(options, "barriers", "is empty; write \"none\" for no barriers");
-    for (const std::string& name : deck.barriers) {
-      if (name.empty() || name.find_first_not_of(kPatternCharacters) != std::string::npos) {
-        refuse(options, "barriers", fmt::format("'{}' is no name or pattern of a block", name));
-      }
-      if ((name == "none" || name == "all") && deck.barriers.size() > 1) {
-        refuse(options, "barriers", fmt::format("'{}' stands alone, not in a list", name));
-      }
-    }
-  }
-
-  void check_sensitivity(const OptionSet& options, const Deck& deck) {
-    const SensitivityConfig& sensitivity = deck.sensitivity;
-    if (std::ranges::count(deck.barriers, "sensitivity") > 0) {
-      if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
-      if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
-    }
-    if (sensitivity.over == SensitivityOver::steps && sensitivity.measure != SensitivityMeasure::article) {
-      refuse(options, "sensitivity.over", "only the measure article compares steps");
-    }
-    const bool noise = !sensitivity.noise_block.empty();
-    if (noise != (sensitivity.noise_scale > 0)) {
-      refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
-    }
-    if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
-      refuse(options, "sensitivity.noise_to",
-             fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
+    if ((name == "none" || name == "all") && deck.barriers.size() > 1) {
+      refuse(options, "barriers", fmt::format("'{}' stands alone, not in a list", name));
     }
   }
+}
 
-  void check_staleness_limit(const OptionSet& options, const Deck& deck) {
-    const StalenessLimitConfig& limit = deck.staleness_limit;
-    if (limit.is_set() && deck.staleness != kUnbounded) {
-      refuse(options, limit.versions > 0 ? "staleness.limit" : "staleness.limit_s",
-             "is for staleness unbounded; otherwise staleness itself is the limit");
-    }
-    if (!limit.is_set() && limit.action != OverLimit::apply) {
-      refuse(options, "staleness.over_limit", "there is no staleness.limit and no staleness.limit_s");
-    }
+void check_sensitivity(const OptionSet& options, const Deck& deck) {
+  const SensitivityConfig& sensitivity = deck.sensitivity;
+  if (std::ranges::count(deck.barriers, "sensitivity") > 0) {
+    if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
+    if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
   }
+  if (sensitivity.over == SensitivityOver::steps && sensitivity.measure != SensitivityMeasure::article) {
+    refuse(options, "sensitivity.over", "only the measure article compares steps");
+  }
+  const bool noise = !sensitivity.noise_block.empty();
+  if (noise != (sensitivity.noise_scale > 0)) {
+    refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
+  }
+  if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
+    refuse(options, "sensitivity.noise_to",
+           fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
+  }
+}
 
-  void check_consistency(const OptionSet& options, const Deck& deck) {
-    const bool unbounded = deck.staleness == kUnbounded;
-    if (deck.mode == Mode::sync && deck.staleness != 0) {
-      refuse(options, "staleness", "mode sync has staleness 0; use mode hybrid or async");
-    }
-    if (unbounded && deck.mode != Mode::async) refuse(options, "staleness", "unbounded needs mode async");
-    check_barriers(options, deck);
-    if (has_barriers(deck) && unbounded) refuse(options, "barriers", "unbounded staleness has no steps to wait for");
-    if (has_barriers(deck) && deck.mode == Mode::async) {
-      refuse(options, "barriers", "mode async has no barriers; use mode hybrid");
-    }
-    if (unbounded && deck.staleness_rule == StalenessRule::exact) {
-      refuse(options, "staleness.rule", "unbounded staleness has no exact version; use freshest");
-    }
-    if (deck.clip.rule == ClipRule::global && deck.mode != Mode::sync && !unbounded) {
-      refuse(options, "clip",
-             "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
-    }
-    if (deck.deterministic && deck.mode != Mode::sync) {
-      refuse(options, "deterministic", "needs mode sync in this release");
-    }
-    if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
-      refuse(options, "staleness.rule", "deterministic needs the rule exact");
-    }
+void check_staleness_limit(const OptionSet& options, const Deck& deck) {
+  const StalenessLimitConfig& limit = deck.staleness_limit;
+  if (limit.is_set() && deck.staleness != kUnbounded) {
+    refuse(options, limit.versions > 0 ? "staleness.limit" : "staleness.limit_s",
+           "is for staleness unbounded; otherwise staleness itself is the limit");
   }
+  if (!limit.is_set() && limit.action != OverLimit::apply) {
+    refuse(options, "staleness.over_limit", "there is no staleness.limit and no staleness.limit_s");
+  }
+}
 
-  void settle_cutting(const OptionSet& options, Deck& deck) {
-    const CuttingConfig& cutting = deck.cutting;
-    if (cutting.batch_sequences == 0) {
-      if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
-    } else if (options.is_default("batch_tokens")) {
-      deck.batch_tokens = 0;
-    } else if (deck.batch_tokens != 0) {
-      refuse(options, "batch_sequences", "and batch_tokens are both set; a step ends by one of them");
-    }
-    if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
-      refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
-    }
-    if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
-      refuse(options, "shard.flops", "has no meaning with split = exact");
-    }
+void check_consistency(const OptionSet& options, const Deck& deck) {
+  const bool unbounded = deck.staleness == kUnbounded;
+  if (deck.mode == Mode::sync && deck.staleness != 0) {
+    refuse(options, "staleness", "mode sync has staleness 0; use mode hybrid or async");
   }
+  if (unbounded && deck.mode != Mode::async) refuse(options, "staleness", "unbounded needs mode async");
+  check_barriers(options, deck);
+  if (has_barriers(deck) && unbounded) refuse(options, "barriers", "unbounded staleness has no steps to wait for");
+  if (has_barriers(deck) && deck.mode == Mode::async) {
+    refuse(options, "barriers", "mode async has no barriers; use mode hybrid");
+  }
+  if (unbounded && deck.staleness_rule == StalenessRule::exact) {
+    refuse(options, "staleness.rule", "unbounded staleness has no exact version; use freshest");
+  }
+  if (deck.clip.rule == ClipRule::global && deck.mode != Mode::sync && !unbounded) {
+    refuse(options, "clip",
+           "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
+  }
+  if (deck.deterministic && deck.mode != Mode::sync) {
+    refuse(options, "deterministic", "needs mode sync in this release");
+  }
+  if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
+    refuse(options, "staleness.rule", "deterministic needs the rule exact");
+  }
+}
 
-  void check_sizes(const OptionSet& options, const Deck& deck) {
-    const ModelConfig& model = deck.model;
-    if (model.width % model.heads != 0) {
-      refuse(options, "model.heads", fmt::format("{} heads do not divide a width of {}", model.heads, model.width));
-    }
-    if ((model.width / model.heads) % 2 != 0) {
-      refuse(options, "model.heads",
-             fmt::format("{} heads of a width of {} have the odd size {}; it must be even", model.heads, model.width,
-                         model.width / model.heads));
-    }
-    const int64_t kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads;
-    if (kv_heads > model.heads || model.heads % kv_heads != 0) {
-      refuse(options, "model.kv_heads", fmt::format("{} do not divide {} heads", kv_heads, model.heads));
-    }
-    if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
-      refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
-    }
-    if (deck.cutting.batch_sequences == 0 && deck.unit_tokens > deck.batch_tokens) {
-      refuse(options, "unit_tokens",
-             fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
-    }
-    const int ends = (deck.train.steps > 0 ? 1 : 0) + (deck.train.tokens > 0 ? 1 : 0) + (deck.train.epochs > 0 ? 1 : 0);
-    if (ends != 1) {
-      refuse(options, "train.steps",
-             fmt::format("set exactly one of train.steps, train.tokens and train.epochs (now: {})", ends));
-    }
+void settle_cutting(const OptionSet& options, Deck& deck) {
+  const CuttingConfig& cutting = deck.cutting;
+  if (cutting.batch_sequences == 0) {
+    if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
+  } else if (options.is_default("batch_tokens")) {
+    deck.batch_tokens = 0;
+  } else if (deck.batch_tokens != 0) {
+    refuse(options, "batch_sequences", "and batch_tokens are both set; a step ends by one of them");
   }
+  if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
+    refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
+  }
+  if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
+    refuse(options, "shard.flops", "has no meaning with split = exact");
+  }
+}
+
+void check_sizes(const OptionSet& options, const Deck& deck) {
+  const ModelConfig& model = deck.model;
+  if (model.width % model.heads != 0) {
+    refuse(options, "model.heads", fmt::format("{} heads do not divide a width of {}", model.heads, model.width));
+  }
+  if ((model.width / model.heads) % 2 != 0) {
+    refuse(options, "model.heads",
+           fmt::format("{} heads of a width of {} have the odd size {}; it must be even", model.heads, model.width,
+                       model.width / model.heads));
+  }
+  const int64_t kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads;
+  if (kv_heads > model.heads || model.heads % kv_heads != 0) {
+    refuse(options, "model.kv_heads", fmt::format("{} do not divide {} heads", kv_heads, model.heads));
+  }
+  if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
+    refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
+  }
+  if (deck.cutting.batch_sequences == 0 && deck.unit_tokens > deck.batch_tokens) {
+    refuse(options, "unit_tokens",
+           fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
+  }
+  const int ends = (deck.train.steps > 0 ? 1 : 0) + (deck.train.tokens > 0 ? 1 : 0) + (deck.train.epochs > 0 ? 1 : 0);
+  if (ends != 1) {
+    refuse(options, "train.steps",
+           fmt::format("set exactly one of train.steps, train.tokens and train.epochs (now: {})", ends));
+  }
+}
 
 }  // namespace
 
