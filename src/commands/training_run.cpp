@@ -15,12 +15,14 @@
 #include "commands/run_folder.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
+#include "hat/comm/emulated_network.hpp"
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/shard_size.hpp"
+#include "hat/model/charged_cost.hpp"
 #include "hat/model/precision_choice.hpp"
 #include "hat/server/server.hpp"
 #include "hat/worker/worker.hpp"
@@ -84,6 +86,8 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   const RolePlan roles = plan_roles(node_of_rank, deck.servers, deck.placement);
   setup.server = position_of(roles.rank_of_server, world.rank());
   setup.worker = position_of(roles.rank_of_worker, world.rank());
+  check_emulated_ranks(deck.emulation, roles.workers(),
+                       *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
@@ -190,10 +194,17 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
   fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
              plan.roles.workers(), nodes);
+  if (plan.barriers_change()) barriers += " by sensitivity";
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
   const std::string remedies = describe_delay(deck);
   if (!remedies.empty()) fmt::print("remedies for delay: {}\n", remedies);
+  const bool compares_steps = deck.sensitivity.over == SensitivityOver::steps;
+  if (plan.barriers_change() && plan.roles.workers() == 1 && !plan.pushes_single_units() && !compares_steps) {
+    fmt::print(
+        "warning: one worker makes one push a step, which nothing can be compared with: no block will become a "
+        "barrier block by sensitivity\n");
+  }
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
   fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
@@ -205,12 +216,24 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   std::fflush(stdout);
 }
 
+/// Null: the deck asks for none.
+std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Communicator& world) {
+  const EmulatedNetworkConfig& config = plan.deck.emulation.network;
+  if (!config.on()) return nullptr;
+  auto network = std::make_unique<EmulatedNetwork>(config, plan.roles.rank_of_server,
+                                                   ChargedCost(plan.deck).bytes_per_byte(), plan.deck.seed);
+  world.charge_transfers_to(*network);
+  return network;
+}
+
 /// The run itself: a window for the parameters, then each rank lives its role.
 void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
   const RunPlan& plan = setup.plan;
   const int64_t before = resident_bytes() - shared_resident_bytes();
+  const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;

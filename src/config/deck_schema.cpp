@@ -35,8 +35,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "staleness.rule", deck.staleness_rule, {{"exact", StalenessRule::exact}, {"freshest", StalenessRule::freshest}},
       "Version t - S for everyone, or the newest there is. Preset: async freshest, else exact");
   options.add("barriers", deck.barriers,
-              "Blocks all workers reduce together: none, all, attention, upper, or names and patterns of blocks "
-              "(layers.*.mlp). Preset: hybrid upper, else none");
+              "Blocks all workers reduce together: none, all, attention, upper, sensitivity, or names and patterns of "
+              "blocks (layers.*.mlp). Preset: hybrid upper, else none");
   options.add_named<Dispatch>("dispatch", deck.dispatch,
                               {{"on_demand", Dispatch::on_demand},
                                {"static", Dispatch::static_},
@@ -181,6 +181,52 @@ void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
       ->check(real_in(0, 1e18));
 }
 
+void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
+  options.add_named<SensitivityMeasure>("sensitivity.measure", sensitivity.measure,
+                                        {{"consecutive", SensitivityMeasure::consecutive},
+                                         {"pairwise", SensitivityMeasure::pairwise},
+                                         {"article", SensitivityMeasure::article}},
+                                        "What barriers = sensitivity goes by: difference of a step's successive pushes "
+                                        "over their norm, of all pairs over "
+                                        "their norm, or of successive ones as they are");
+  options
+      .add("sensitivity.threshold", sensitivity.threshold,
+           "A block becomes a barrier block above it. After a resume decisions begin anew")
+      ->check(real_in(0, 1e12, Ends::without_least));
+  options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
+      ->check(integer_in(1, 100'000));
+  options
+      .add("sensitivity.hysteresis", sensitivity.hysteresis,
+           "A barrier block is released below threshold times (1 - hysteresis)")
+      ->check(real_in(0, 1, Ends::without_most));
+  options.add_named<SensitivityOver>(
+      "sensitivity.over", sensitivity.over, {{"pushes", SensitivityOver::pushes}, {"steps", SensitivityOver::steps}},
+      "What the measure article compares: successive pushes of a step, or gradients of successive steps");
+  options.add_flag("sensitivity.record", sensitivity.record,
+                   "Measure and log every block and step, whatever the barriers are (4 KiB a push to server 0)");
+  options.add("sensitivity.noise_block", sensitivity.noise_block,
+              "For tests: the block whose pushes get noise, each its own, in steps noise_from to noise_to - 1");
+  options.add("sensitivity.noise_from", sensitivity.noise_from, "First step with noise")->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_to", sensitivity.noise_to, "First step without noise again")
+      ->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_scale", sensitivity.noise_scale, "Norm of the noise over the norm of the gradient")
+      ->check(real_in(0, 1e6));
+}
+
+void add_staleness_limit_keys(OptionSet& options, StalenessLimitConfig& limit) {
+  options.add("staleness.limit", limit.versions, "Unbounded staleness: versions that a push may be late; 0: any")
+      ->check(integer_in(0, kMany));
+  options
+      .add("staleness.limit_s", limit.seconds,
+           "Unbounded staleness: seconds that a push may come after its parameters were asked for; 0: any")
+      ->check(real_in(0, 1e9));
+  options.add_named<OverLimit>(
+      "staleness.over_limit", limit.action,
+      {{"apply", OverLimit::apply}, {"scale", OverLimit::scale}, {"recompute", OverLimit::recompute}},
+      "Pushes over the limit are counted; scale: and multiplied by limit / staleness; recompute: their unit is "
+      "computed again with the newest parameters before it is pushed, at most 3 times");
+}
+
 /// Throws the error for a key, naming where the user set it or could have.
 [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
   throw InputError(options.place(key), key, reason);
@@ -222,6 +268,36 @@ void check_barriers(const OptionSet& options, const Deck& deck) {
     if ((name == "none" || name == "all") && deck.barriers.size() > 1) {
       refuse(options, "barriers", fmt::format("'{}' stands alone, not in a list", name));
     }
+  }
+}
+
+void check_sensitivity(const OptionSet& options, const Deck& deck) {
+  const SensitivityConfig& sensitivity = deck.sensitivity;
+  if (std::ranges::count(deck.barriers, "sensitivity") > 0) {
+    if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
+    if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
+  }
+  if (sensitivity.over == SensitivityOver::steps && sensitivity.measure != SensitivityMeasure::article) {
+    refuse(options, "sensitivity.over", "only the measure article compares steps");
+  }
+  const bool noise = !sensitivity.noise_block.empty();
+  if (noise != (sensitivity.noise_scale > 0)) {
+    refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
+  }
+  if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
+    refuse(options, "sensitivity.noise_to",
+           fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
+  }
+}
+
+void check_staleness_limit(const OptionSet& options, const Deck& deck) {
+  const StalenessLimitConfig& limit = deck.staleness_limit;
+  if (limit.is_set() && deck.staleness != kUnbounded) {
+    refuse(options, limit.versions > 0 ? "staleness.limit" : "staleness.limit_s",
+           "is for staleness unbounded; otherwise staleness itself is the limit");
+  }
+  if (!limit.is_set() && limit.action != OverLimit::apply) {
+    refuse(options, "staleness.over_limit", "there is no staleness.limit and no staleness.limit_s");
   }
 }
 
@@ -306,6 +382,8 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_cutting_keys(options, deck.cutting);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
+  add_sensitivity_keys(options, deck.sensitivity);
+  add_staleness_limit_keys(options, deck.staleness_limit);
 }
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
@@ -314,6 +392,8 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_consistency(options, deck);
   settle_cutting(options, deck);
   check_delay(options, deck);
+  check_sensitivity(options, deck);
+  check_staleness_limit(options, deck);
   check_sizes(options, deck);
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");

@@ -41,8 +41,12 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                                                 : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
       interval_start_s_(start_s_),
+      blocks_(plan),
       metrics_(run_ / "metrics.jsonl") {
+  std::vector<std::string> block_names;
+  for (const BlockSpec& block : plan_.layout.blocks) block_names.push_back(block.name);
   metrics_.append(json{{"kind", "start"},
+                       {"blocks", block_names},
                        {"first_step", plan_.first_step},
                        {"end_step", plan_.end_step},
                        {"servers", plan_.roles.servers()},
@@ -61,7 +65,7 @@ void RunLog::write_status(const std::string& status) {
                      json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
 }
 
-void RunLog::step(const StepResult& result, double learning_rate, double norm) {
+void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
   step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
@@ -71,17 +75,17 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm) {
     staleness_counts_.resize(result.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
-  metrics_.append(json{
-      {"kind", "step"},
-      {"step", done},
-      {"epoch", result.epoch},
-      {"loss", mean(result.nats, result.tokens)},
-      {"tokens", result.tokens},
-      {"learning_rate", learning_rate},
-      {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
-      {"staleness", result.staleness_counts},
-      {"seconds",
-       seconds()}}.dump());
+  json line{{"kind", "step"},
+            {"step", done},
+            {"epoch", result.epoch},
+            {"loss", mean(result.nats, result.tokens)},
+            {"tokens", result.tokens},
+            {"learning_rate", learning_rate},
+            {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
+            {"staleness", result.staleness_counts},
+            {"seconds", seconds()}};
+  blocks_.step(blocks, line);
+  metrics_.append(line.dump());
   if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
   const double now = now_s();
   say(fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s", done,
@@ -129,7 +133,10 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"pushed_bytes", summary.pushed_bytes},
                        {"resident_before", summary.resident_before},
                        {"peak_resident", summary.peak_resident},
-                       {"shared_resident", summary.shared_resident}}
+                       {"shared_resident", summary.shared_resident},
+                       {"emulated_s", summary.emulated_s},
+                       {"mean_lag_s", summary.mean_lag_s},
+                       {"worst_lag_s", summary.worst_lag_s}}
                       .dump());
   workers_.push_back(summary);
 }
@@ -145,6 +152,22 @@ void RunLog::say_memory() const {
                   "for training; {} was estimated",
                   most->worker, human_bytes(most->peak_resident), human_bytes(most->resident_before),
                   human_bytes(most->shared_resident), human_bytes(used(*most)), human_bytes(plan_.worker_bytes)));
+}
+
+void RunLog::say_emulation() const {
+  if (!plan_.deck.emulation.device.on() || workers_.empty()) return;
+  const auto worst = std::max_element(workers_.begin(), workers_.end(),
+                                      [](const auto& a, const auto& b) { return a.worst_lag_s < b.worst_lag_s; });
+  double mean_lag_s = 0;
+  double busy_s = 0;
+  for (const WorkerSummary& worker : workers_) {
+    mean_lag_s += worker.mean_lag_s / static_cast<double>(workers_.size());
+    busy_s += worker.emulated_s / static_cast<double>(workers_.size());
+  }
+  say(fmt::format(
+      "emulated devices: busy for {:.1f} s each on average; parts of units ended {:.1f} ms late on average, "
+      "{:.1f} ms at most (worker {})",
+      busy_s, 1e3 * mean_lag_s, 1e3 * worst->worst_lag_s, worst->worker));
 }
 
 void RunLog::finish() {
@@ -171,11 +194,13 @@ void RunLog::finish() {
                           human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
   }
   say_memory();
+  say_emulation();
   std::string late;
   for (size_t s = 0; s < staleness_counts_.size(); ++s) {
     if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));
   }
   say(fmt::format("pushes by staleness (versions):{}", late));
+  for (const std::string& line : blocks_.summary()) say(line);
   if (!workers_.empty() && !workers_.front().sample.empty()) {
     say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
   }

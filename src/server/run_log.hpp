@@ -10,26 +10,29 @@
 #include "hat/ledger/ledger.hpp"
 #include "hat/metrics/line_file.hpp"
 #include "hat/server/run_result.hpp"
+#include "server/block_log.hpp"
 
 namespace hat {
 
 /// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
 ///
 /// metrics.jsonl, one object per line, by "kind":
-///   start       first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a worker), precision,
-///   revision. A
+///   start       blocks (names), first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a
+///   worker), precision, revision. A
 ///               resumed run begins with another one, and repeats the steps behind the checkpoint it continued from
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null
-///               where nobody needs it), staleness (pushes by versions late), seconds since the start
+///               where nobody needs it), staleness (pushes by versions late), seconds since the start; what is recorded
+///               of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
 ///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
-///               resident_before (of its own, before training), peak_resident, and shared_resident of that
+///               resident_before (of its own, before training), peak_resident, and shared_resident of that;
+///               emulated_s, mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
 
-  void step(const StepResult& result, double learning_rate, double norm);
+  void step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks);
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
@@ -40,6 +43,7 @@ class RunLog {
 
  private:
   void say_memory() const;
+  void say_emulation() const;
   void write_status(const std::string& status);
   double seconds() const;
 
@@ -57,6 +61,7 @@ class RunLog {
   std::filesystem::path last_checkpoint_;
   std::vector<RunResult::StepPoint> step_points_;
   std::vector<double> evaluation_seconds_;
+  BlockLog blocks_;
   LineFile metrics_;
 };
 

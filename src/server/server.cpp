@@ -26,6 +26,9 @@ struct Server::Impl {
         shard(
             plan, server, order, window, clipping,
             [this](int64_t step, const std::vector<int64_t>& staleness) {
+              if (const std::vector<int64_t> counts = shard.take_pushes_over_limit(step); !counts.empty()) {
+                post_to_server(PushesOverLimit{.step = step, .counts = counts}, 0);
+              }
               post_to_server(StepComplete{.server = server, .step = step, .staleness_counts = staleness}, 0);
             },
             [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
@@ -101,6 +104,12 @@ void Server::Impl::handle(Mail& mail) {
       return;
     case MessageKind::worker_summary:
       coordinator->receive(mail.open<WorkerSummary>());
+      return;
+    case MessageKind::gradient_sketch:
+      coordinator->receive(mail.open<GradientSketch>());
+      return;
+    case MessageKind::pushes_over_limit:
+      coordinator->receive(mail.open<PushesOverLimit>());
       return;
     case MessageKind::lease:
       break;

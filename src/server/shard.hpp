@@ -49,6 +49,9 @@ class Shard {
   /// Newest values and optimizer state of a part as checkpoint slices; they point into this object.
   std::vector<TensorSlice> slices(int64_t part);
   int64_t version(int64_t part) const;
+  /// Unbounded with a staleness limit: pushes of the step that were over it when applied, by block; empty where there
+  /// were none. A block in several parts counts once.
+  std::vector<int64_t> take_pushes_over_limit(int64_t step);
   int64_t block(int64_t part) const { return plan_.shards.parts[static_cast<size_t>(part)].block; }
 
  private:
@@ -71,6 +74,7 @@ class Shard {
     double norm;                  // unbounded: as the worker sent it
     std::vector<float> gradient;  // unbounded: the push itself
     int64_t base_version;         // unbounded
+    double asked_s = 0;           // unbounded: when its parameters were asked for
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
@@ -85,6 +89,8 @@ class Shard {
   /// The gradient for the next piece, with delay compensation where the deck asks for it and it was late.
   const float* remedied_gradient(const Update& update);
   void finish(Update& update);
+  /// What the staleness limit multiplies the gradient by; counts it.
+  double limit_factor_of(const Update& update);
   void part_completed_step(PartState& part, int64_t step);
   void count_staleness(int64_t step, int64_t staleness);
   LearningRates rates(int64_t step) const;
@@ -98,11 +104,12 @@ class Shard {
   PartAtStep part_at_step_;
   std::vector<std::unique_ptr<PartState>> parts_;
   std::deque<Update> updates_;
-  std::map<int64_t, int64_t> step_tokens_;                    // of open steps: the order is cheap only forwards
-  std::map<int64_t, int64_t> parts_done_;                     // by step
-  std::map<int64_t, std::vector<int64_t>> staleness_counts_;  // by step
-  std::vector<float> base_values_;                            // delay compensation: of a piece
-  std::vector<float> compensated_;                            // of a part; one piece is filled at a time
+  std::map<int64_t, int64_t> step_tokens_;                     // of open steps: the order is cheap only forwards
+  std::map<int64_t, int64_t> parts_done_;                      // by step
+  std::map<int64_t, std::vector<int64_t>> staleness_counts_;   // by step
+  std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
+  std::vector<float> base_values_;                             // delay compensation: of a piece
+  std::vector<float> compensated_;                             // of a part; one piece is filled at a time
 };
 
 }  // namespace hat

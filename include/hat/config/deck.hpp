@@ -124,6 +124,33 @@ struct WorkerConfig {
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
+/// How different the gradients of a block are (server/sensitivity.hpp has the formulas).
+enum class SensitivityMeasure { consecutive, pairwise, article };
+enum class SensitivityOver { pushes, steps };  ///< of the measure article: consecutive pushes of a step, or steps
+
+struct SensitivityConfig {
+  SensitivityMeasure measure = SensitivityMeasure::consecutive;
+  double threshold = 1.2;   ///< above it a block becomes a barrier block
+  int64_t window = 8;       ///< steps whose mean is compared
+  double hysteresis = 0.1;  ///< released below threshold (1 - hysteresis)
+  SensitivityOver over = SensitivityOver::pushes;
+  bool record = false;      ///< measure and log, whatever the barriers are
+  std::string noise_block;  ///< for tests: gets noise of noise_scale times its gradient's norm in steps
+  int64_t noise_from = 0;   ///< noise_from to
+  int64_t noise_to = 0;     ///< noise_to - 1
+  double noise_scale = 0;
+};
+
+enum class OverLimit { apply, scale, recompute };
+
+/// Unbounded staleness: what is done with pushes later than this.
+struct StalenessLimitConfig {
+  int64_t versions = 0;  ///< key staleness.limit; 0: off
+  double seconds = 0;    ///< key staleness.limit_s, since the parameters were asked for; 0: off
+  OverLimit action = OverLimit::apply;
+  bool is_set() const { return versions > 0 || seconds > 0; }
+};
+
 struct Deck {
   Mode mode = Mode::hybrid;
   bool deterministic = false;
@@ -132,8 +159,8 @@ struct Deck {
   Placement placement = Placement::spread;              ///< key servers.placement
   int64_t staleness = 1;                                ///< S; preset by mode: sync 0, hybrid and async 1; kUnbounded
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
-  std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
-                                      ///< upper, else none
+  std::vector<std::string> barriers;  ///< none | all | attention | upper | sensitivity | names or patterns; preset:
+                                      ///< hybrid upper, else none
   PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have
@@ -157,6 +184,8 @@ struct Deck {
   CheckpointConfig checkpoint;
   SampleConfig sample;
   EmulationConfig emulation;
+  SensitivityConfig sensitivity;
+  StalenessLimitConfig staleness_limit;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
