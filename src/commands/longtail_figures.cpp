@@ -174,10 +174,15 @@ LongtailFigures figures_of(const Deck& deck, const StepCosts& costs, const RunRe
   add_shares(result, figures);
   add_staleness(result, figures);
   int64_t bytes = 0;
-  for (const WorkerSummary& worker : result.workers) bytes += worker.pulled_bytes + worker.pushed_bytes;
+  double busy_s = 0;
+  for (const WorkerSummary& worker : result.workers) {
+    bytes += worker.pulled_bytes + worker.pushed_bytes;
+    busy_s += worker.emulated_s;
+    figures.lag_mean_s += worker.mean_lag_s / static_cast<double>(workers);
+    figures.lag_worst_s = std::max(figures.lag_worst_s, worker.worst_lag_s);
+  }
   figures.bytes_per_token = static_cast<double>(bytes) / static_cast<double>(result.tokens);
   if (device.on() && device.busy_watts > 0) {
-    const double busy_s = total_cost(costs) * static_cast<double>(workers) / speed;
     const double waiting_s = static_cast<double>(workers) * figures.seconds - busy_s;
     figures.joules = device.busy_watts * busy_s + device.idle_watts * waiting_s;
   }
