@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "hat/core/error.hpp"
 #include "hat/core/random.hpp"
 
 namespace hat {
