@@ -21,6 +21,7 @@
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/shard_size.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/model/precision_choice.hpp"
@@ -94,6 +95,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
+  group_pulls(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) check_run_folder(deck);
@@ -233,6 +235,10 @@ void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
   const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  const bool shares = setup.worker >= 0 && plan.pull_sharers(setup.worker) > 1;
+  const Communicator sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
+  std::optional<NodeSlots> node_slots;
+  if (shares) node_slots.emplace(plan, sharers);
   if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
@@ -250,7 +256,9 @@ void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler, before).run();
+    Worker(plan, setup.worker, *setup.dataset, world, workers, window, node_slots ? &*node_slots : nullptr, own_server,
+           sampler, before)
+        .run();
   }
   Backoff backoff;
   while (server && !server->finished()) {

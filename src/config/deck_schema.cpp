@@ -20,8 +20,9 @@ constexpr int64_t kWidest = 1 << 20;
 void add_run_keys(OptionSet& options, Deck& deck) {
   options.add_named<Mode>("mode", deck.mode, {{"sync", Mode::sync}, {"hybrid", Mode::hybrid}, {"async", Mode::async}},
                           "Preset of staleness, barriers and clipping");
-  options.add_flag("deterministic", deck.deterministic,
-                   "Fix units and adding order in advance: equal seeds and ranks give equal bits (mode sync)");
+  options.add_flag(
+      "deterministic", deck.deterministic,
+      "Fix units and adding order in advance: equal seeds and ranks give equal bits (staleness.rule exact)");
   options.add("seed", deck.seed, "Seed of start values and data order")->check(integer_in(0));
   options.add("servers", deck.servers, "Ranks that own parameters; the others are workers")
       ->check(integer_in(1, 65536));
@@ -49,6 +50,15 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
       "checkpoints stay fp32, validation during training is of what was pulled");
+  options.add_flag("pull.share", deck.pull_share,
+                   "Workers of a node keep the parameters together in shared memory: each version comes to the node "
+                   "once (staleness.rule exact; otherwise each has its own)");
+  options
+      .add("prefetch.depth", deck.prefetch_depth,
+           "Units that a worker leases and pulls parameters for while it computes one: 0: none, what comes next is "
+           "asked "
+           "for when the unit is done; 2: with staleness.rule freshest parameters are then a unit older")
+      ->check(integer_in(0, 2));
   options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step; 0: as many as batch_sequences have")
       ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
@@ -319,8 +329,8 @@ void check_consistency(const OptionSet& options, const Deck& deck) {
     refuse(options, "clip",
            "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
   }
-  if (deck.deterministic && deck.mode != Mode::sync) {
-    refuse(options, "deterministic", "needs mode sync in this release");
+  if (deck.deterministic && unbounded) {
+    refuse(options, "deterministic", "unbounded staleness depends on timing; set a bound");
   }
   if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
     refuse(options, "staleness.rule", "deterministic needs the rule exact");

@@ -21,21 +21,24 @@ GradientSender::GradientSender(const RunPlan& plan, const Device& device, int wo
   }
 }
 
-void GradientSender::wait_until_free() {
-  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
-  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+bool GradientSender::in_ring(int64_t block) const {
+  return std::any_of(rings_.begin(), rings_.end(), [block](const Ring& ring) { return ring.block == block; });
 }
 
-void GradientSender::begin() {
-  wait_until_free();
+bool GradientSender::is_leaving(int64_t block) const {
+  return std::any_of(sending_.begin(), sending_.end(), [block](const Sending& s) { return s.block == block; });
+}
+
+void GradientSender::begin(int64_t block) {
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [&] { return !in_ring(block); });
+  waiting_.until(Activity::push_blocked, "a push to leave", [&] { return !is_leaving(block); });
+  Buffer& buffer = at(block);
+  if (!buffer.sent) return;
   const Stream stream{Device{}};
-  for (Buffer& buffer : buffers_) {
-    if (!buffer.sent) continue;
-    operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
-    buffer.sent = false;
-    buffer.units.clear();
-    buffer.tokens = 0;
-  }
+  operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
+  buffer.sent = false;
+  buffer.units.clear();
+  buffer.tokens = 0;
 }
 
 void GradientSender::note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens) {
@@ -98,9 +101,9 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
 }
 
 void GradientSender::enter_rings_with_zeros(int64_t step) {
-  begin();
   for (auto block = static_cast<int64_t>(plan_.layout.blocks.size()) - 1; block >= 0; --block) {
     if (!barriers_.is_barrier(block, step)) continue;
+    begin(block);
     at(block).sent = true;
     start_ring(block, step, 1);
   }
@@ -118,8 +121,9 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     header.sequence_number = ++sequence_numbers_[static_cast<size_t>(part.server)];
     mailbox_.post(header, rank, MailTag::to_server);
     const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
-    sending_.push_back(
-        mailbox_.communicator().start_transfer(std::as_bytes(values), rank, static_cast<int>(MailTag::push_body)));
+    sending_.push_back({.block = block,
+                        .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
+                                                                          static_cast<int>(MailTag::push_body))});
     pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
   }
 }
@@ -143,9 +147,12 @@ void GradientSender::progress() {
           .units = buffer.units});
     ring = rings_.erase(ring);
   }
-  std::erase_if(sending_, [](Request& request) { return request.test(); });
+  std::erase_if(sending_, [](Sending& sending) { return sending.request.test(); });
 }
 
-void GradientSender::finish() { wait_until_free(); }
+void GradientSender::finish() {
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
+  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+}
 
 }  // namespace hat

@@ -17,17 +17,17 @@ namespace hat {
 ///   adding    backward passes add to it
 ///   ring      a ring all-reduce is under way in it (barrier blocks)
 ///   leaving   pushes are being sent from it
-/// and back to adding in `begin`, which waits until it is free.
-/// On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the worker
-/// adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several of them
-/// make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
+/// and back to adding in `begin`, which waits until it is free: of each block just before the backward pass comes to
+/// it. On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the
+/// worker adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several
+/// of them make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
 class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
                  Waiting& waiting, const BarrierSchedule& barriers);
 
-  /// Waits until all buffers are free, then clears those whose sum went out.
-  void begin();
+  /// Waits until the block's buffer is free, then clears it if its sum went out.
+  void begin(int64_t block);
   float* buffer(int64_t block) { return buffers_[static_cast<size_t>(block)].values.data(); }
 
   /// `version` of `block` was used for `tokens` target tokens of a unit.
@@ -62,7 +62,12 @@ class GradientSender {
     int64_t generation;
     RingAllReduce operation;
   };
-  void wait_until_free();
+  struct Sending {
+    int64_t block;
+    Request request;
+  };
+  bool in_ring(int64_t block) const;
+  bool is_leaving(int64_t block) const;
   void start_ring(int64_t block, int64_t step, int64_t generation);
   void send_sketch(int64_t block, int64_t step, int64_t order);
   /// Sends elements [range) of the block, one push per server that owns some of them.
@@ -77,7 +82,7 @@ class GradientSender {
   const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;
   std::deque<Ring> rings_;
-  std::vector<Request> sending_;
+  std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server
   int64_t pushed_bytes_ = 0;
 };

@@ -162,6 +162,8 @@ struct Deck {
   std::vector<std::string> barriers;  ///< none | all | attention | upper | sensitivity | names or patterns; preset:
                                       ///< hybrid upper, else none
   PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
+  bool pull_share = true;                     ///< key pull.share: workers of a node keep their parameters together
+  int64_t prefetch_depth = 1;  ///< key prefetch.depth: units leased and pulled for beyond the one being computed
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
