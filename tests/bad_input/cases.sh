@@ -108,6 +108,9 @@ combinations() {
   local ranks=1
   ranks=3 option_refused servers_all_ranks 'servers|3' --servers 3
   ranks=3 option_refused servers_too_many 'servers|5|3' --servers 5
+  ranks=3 option_refused emulated_speeds 'worker.emulate.speed|3 speeds|2 workers' --worker.emulate.speed 1e9,2e9,3e9
+  ranks=3 option_refused emulated_disturbed 'worker.emulate.disturbed|no worker 2' --worker.emulate.speed 1e9 \
+    --worker.emulate.stall_every_s 5 --worker.emulate.stall_for_s 1 --worker.emulate.disturbed 0,2
   ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
   option_refused barriers_no_pattern 'barriers|layers[0]' --mode hybrid --barriers 'layers[0]'
   option_refused barriers_in_async 'barriers|async' --mode async --barriers all
