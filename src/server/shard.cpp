@@ -30,7 +30,7 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
                   .sums = {},
                   .tokens_done = {},
                   .steps_done = {},
-                  .lateness = {},
+                  .late = {},
                   .prediction = {}}));
     if (plan_.deck.delay.predict && plan_.predicted_slots[i].slots > 0) {
       parts_.back()->prediction.emplace(window, plan_.predicted_slots[i], plan_.deck.staleness);
@@ -122,7 +122,7 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   } else {
     sum.add(header.begin - place.begin, values, header.tokens, header.order);
   }
-  part.lateness[header.step].add(header.step - header.base_version);
+  part.late[header.step].add(header.step - header.base_version);
   count_staleness(header.step, header.step - header.base_version);
   if (!sum.complete()) return;
 
@@ -191,7 +191,7 @@ bool Shard::try_start(Update& update) {
   if (!factor) return false;
   update.scale = *factor / update.tokens;
   update.staleness = plan_.unbounded() ? static_cast<double>(update.part->slots.latest() - update.base_version)
-                                       : update.part->lateness.at(update.step).mean();
+                                       : update.part->late.at(update.step).mean();
   update.started = true;
   return true;
 }
@@ -206,8 +206,8 @@ const float* Shard::remedied_gradient(const Update& update) {
   const float* gradient = gradient_of(update);
   const PartState& part = *update.part;
   const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
-  const int64_t base = plan_.oldest_version(place.block, update.step);
-  if (plan_.deck.delay.compensation == 0 || base == part.slots.latest()) return gradient;
+  if (plan_.deck.delay.compensation == 0 || update.staleness == 0) return gradient;
+  const int64_t base = update.step - static_cast<int64_t>(update.staleness);  // of all its pushes
   const TensorPiece& piece = part.optimizer.piece(update.next_piece);
   const auto first = static_cast<size_t>(piece.part_offset);
   const auto count = static_cast<size_t>(piece.size());
@@ -254,7 +254,7 @@ void Shard::finish(Update& update) {
   part.slots.publish(version);
   if (!plan_.unbounded()) {
     part.sums.erase(update.step);
-    part.lateness.erase(update.step);
+    part.late.erase(update.step);
     ++part.next_step;
     part_completed_step(part, update.step);
     return;

@@ -63,7 +63,7 @@ class Shard {
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
     std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
-    std::map<int64_t, Lateness> lateness;    // bounded: by step
+    std::map<int64_t, MeanStaleness> late;   // bounded: by step
     std::optional<Prediction> prediction;    // staleness.predict, if the block may be late
   };
   /// An update under way or waiting for its clipping factor.
