@@ -67,6 +67,7 @@ void RunLog::write_status(const std::string& status) {
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
+  step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
   interval_tokens_ += result.tokens;
   interval_nats_ += result.nats;
@@ -97,6 +98,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
 
 void RunLog::evaluation(const EvaluationResult& result) {
   evaluations_.push_back(result);
+  evaluation_seconds_.push_back(seconds());
   const double bits_per_byte = result.nats / (std::numbers::ln2 * validation_bytes_);
   metrics_.append(json{
       {"kind", "evaluation"},
@@ -192,6 +194,23 @@ void RunLog::finish() {
                     (last_checkpoint_ / "checkpoint.h5").string()));
     say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
+}
+
+RunResult RunLog::result() const {
+  RunResult result{.steps = step_points_,
+                   .evaluations = {},
+                   .staleness_counts = staleness_counts_,
+                   .workers = workers_,
+                   .tokens = trained_tokens_,
+                   .seconds = seconds()};
+  for (size_t i = 0; i < evaluations_.size(); ++i) {
+    const EvaluationResult& evaluation = evaluations_[i];
+    result.evaluations.push_back({.step = evaluation.step,
+                                  .loss = mean(evaluation.nats, evaluation.tokens),
+                                  .bits_per_byte = evaluation.nats / (std::numbers::ln2 * validation_bytes_),
+                                  .seconds = evaluation_seconds_[i]});
+  }
+  return result;
 }
 
 }  // namespace hat

@@ -9,6 +9,7 @@
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
 #include "hat/metrics/line_file.hpp"
+#include "hat/server/run_result.hpp"
 #include "server/block_log.hpp"
 
 namespace hat {
@@ -36,6 +37,8 @@ class RunLog {
   void worker(const WorkerSummary& summary);
   /// The closing summary, and status "finished".
   void finish();
+  /// All of it so far; complete after finish().
+  RunResult result() const;
 
  private:
   void say_memory() const;
@@ -54,6 +57,8 @@ class RunLog {
   std::vector<int64_t> staleness_counts_;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
+  std::vector<RunResult::StepPoint> step_points_;
+  std::vector<double> evaluation_seconds_;
   BlockLog blocks_;
   LineFile metrics_;
 };

@@ -29,7 +29,12 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
                   .next_step = plan_.first_step,
                   .sums = {},
                   .tokens_done = {},
-                  .steps_done = {}}));
+                  .steps_done = {},
+                  .lateness = {},
+                  .prediction = {}}));
+    if (plan_.deck.delay.predict && plan_.predicted_slots[i].slots > 0) {
+      parts_.back()->prediction.emplace(window, plan_.predicted_slots[i], plan_.deck.staleness);
+    }
   }
 }
 
@@ -38,6 +43,7 @@ void Shard::initialize() {
     const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
     hat::initialize(plan_.layout, place.block, place.begin, part->slots.begin(0).data(), place.count, plan_.deck.seed);
     part->slots.publish(0);
+    if (part->prediction) part->prediction->publish_as_is(0, part->slots.values());
   }
 }
 
@@ -54,11 +60,13 @@ void Shard::restore(const CheckpointReader& checkpoint) {
       checkpoint.read(parameter_path(block, tensor), piece.first_row, piece.rows, piece.columns,
                       values + piece.part_offset);
       for (OptimizerState& saved : part->optimizer.state(p)) {
-        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, piece.columns,
+        const auto columns = static_cast<int64_t>(saved.values.size()) / piece.rows;
+        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, columns,
                         saved.values.data());
       }
     }
     part->slots.publish(version);
+    if (part->prediction) part->prediction->publish_as_is(version, part->slots.values());
   }
 }
 
@@ -114,6 +122,7 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   } else {
     sum.add(header.begin - place.begin, values, header.tokens, header.order);
   }
+  part.lateness[header.step].add(header.step - header.base_version);
   count_staleness(header.step, header.step - header.base_version);
   if (!sum.complete()) return;
 
@@ -145,8 +154,8 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
 double Shard::limit_factor_of(const Update& update) {
   const StalenessLimitConfig& limit = plan_.deck.staleness_limit;
   if (!limit.is_set()) return 1.0;
-  const Lateness late{.versions = update.part->slots.latest() - update.base_version,
-                      .seconds = now_s() - update.asked_s};
+  const PushAge late{.versions = update.part->slots.latest() - update.base_version,
+                     .seconds = now_s() - update.asked_s};
   const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
   if (is_over(limit, late) && place.begin == 0) {
     std::vector<int64_t>& counts = pushes_over_limit_[update.step];
@@ -181,12 +190,39 @@ bool Shard::try_start(Update& update) {
   }
   if (!factor) return false;
   update.scale = *factor / update.tokens;
+  update.staleness = plan_.unbounded() ? static_cast<double>(update.part->slots.latest() - update.base_version)
+                                       : update.part->lateness.at(update.step).mean();
   update.started = true;
   return true;
 }
 
 const float* Shard::gradient_of(const Update& update) const {
   return plan_.unbounded() ? update.gradient.data() : update.part->sums.at(update.step).sum();
+}
+
+// Under the rule exact, which compensation needs, all gradients of a step were taken at one version, and pulls keep its
+// slot until the step has been applied.
+const float* Shard::remedied_gradient(const Update& update) {
+  const float* gradient = gradient_of(update);
+  const PartState& part = *update.part;
+  const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
+  const int64_t base = plan_.oldest_version(place.block, update.step);
+  // (Barriers by sensitivity, of which servers know nothing, show in the staleness of the pushes.)
+  const bool late = base < part.slots.latest() && update.staleness > 0;
+  if (plan_.deck.delay.compensation == 0 || !late) return gradient;
+  const TensorPiece& piece = part.optimizer.piece(update.next_piece);
+  const auto first = static_cast<size_t>(piece.part_offset);
+  const auto count = static_cast<size_t>(piece.size());
+  base_values_.resize(count);
+  if (part.prediction) {
+    part.prediction->read(base, piece.part_offset, base_values_);
+  } else {
+    part.slots.read(base, piece.part_offset, base_values_);
+  }
+  compensated_.resize(static_cast<size_t>(place.count));
+  compensate(plan_.deck.delay.compensation, {gradient + first, count}, part.slots.values().subspan(first, count),
+             base_values_, std::span(compensated_).subspan(first, count));
+  return compensated_.data();
 }
 
 bool Shard::progress() {
@@ -198,10 +234,14 @@ bool Shard::progress() {
   if (update == updates_.end()) return false;
   PartState& part = *update->part;
   const int64_t version = part.slots.latest();
+  const TensorPiece& piece = part.optimizer.piece(update->next_piece);
+  const float* gradient = remedied_gradient(*update);
   const float* old_values = part.slots.values().data();
   float* new_values = part.slots.begin(version + 1).data();
-  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient_of(*update),
-                        old_values, new_values);
+  if (part.prediction) part.prediction->before_update(version + 1, piece, old_values);
+  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient, old_values,
+                        new_values, update->staleness);
+  if (part.prediction) part.prediction->after_update(version + 1, piece, new_values);
   if (++update->next_piece == part.optimizer.pieces()) {
     finish(*update);
     updates_.erase(update);
@@ -211,9 +251,12 @@ bool Shard::progress() {
 
 void Shard::finish(Update& update) {
   PartState& part = *update.part;
-  part.slots.publish(part.slots.latest() + 1);
+  const int64_t version = part.slots.latest() + 1;
+  if (part.prediction) part.prediction->publish(version);
+  part.slots.publish(version);
   if (!plan_.unbounded()) {
     part.sums.erase(update.step);
+    part.lateness.erase(update.step);
     ++part.next_step;
     part_completed_step(part, update.step);
     return;

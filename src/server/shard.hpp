@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "hat/optimizer/optimizer.hpp"
 #include "server/checkpoint_slices.hpp"
 #include "server/clipping.hpp"
+#include "server/delay_remedies.hpp"
 
 namespace hat {
 
@@ -61,6 +63,8 @@ class Shard {
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
     std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
+    std::map<int64_t, Lateness> lateness;    // bounded: by step
+    std::optional<Prediction> prediction;    // staleness.predict, if the block may be late
   };
   /// An update under way or waiting for its clipping factor.
   struct Update {
@@ -74,6 +78,7 @@ class Shard {
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
+    double staleness = 0;  // mean over its pushes
   };
 
   PartState& part_of(const PushHeader& header);
@@ -81,6 +86,8 @@ class Shard {
   void queue_update(PartState& part, const PushHeader& header, std::span<const float> values);
   bool try_start(Update& update);
   const float* gradient_of(const Update& update) const;
+  /// The gradient for the next piece, with delay compensation where the deck asks for it and it was late.
+  const float* remedied_gradient(const Update& update);
   void finish(Update& update);
   /// What the staleness limit multiplies the gradient by; counts it.
   double limit_factor_of(const Update& update);
@@ -100,6 +107,8 @@ class Shard {
   std::map<int64_t, int64_t> step_tokens_;                     // of open steps: the order is cheap only forwards
   std::map<int64_t, int64_t> parts_done_;                      // by step
   std::map<int64_t, std::vector<int64_t>> staleness_counts_;   // by step
+  std::vector<float> base_values_;                             // delay compensation: of a piece
+  std::vector<float> compensated_;                             // of a part; one piece is filled at a time
   std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
 };
 

@@ -166,7 +166,8 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
   if (lease.kind == LeaseKind::evaluate) return {.version = lease.step, .rule = SlotPull::Rule::exact};
   const bool freshest = plan.deck.staleness_rule == StalenessRule::freshest && !barriers.is_barrier(block, lease.step);
   return {.version = barriers.oldest_version(block, lease.step),
-          .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact};
+          .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact,
+          .predicted = barriers.is_predicted(block, lease.step)};
 }
 
 // Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.

@@ -107,10 +107,11 @@ struct UnitReport {
   int64_t step = 0;
   double nats = 0;
   int64_t tokens = 0;
+  double seconds = 0;      ///< of computing, waits left out
   int64_t recomputed = 0;  ///< times that it was computed again (staleness.over_limit = recompute)
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(recomputed);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "hat/comm/communicator.hpp"
 #include "hat/dataset/dataset.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/server/run_result.hpp"
 
 namespace hat {
 
@@ -25,6 +26,8 @@ class Server {
   bool progress();
   /// Everything is committed, saved and told.
   bool finished() const;
+  /// Of server 0 once finished. Throws std::logic_error on other servers.
+  RunResult result() const;
 
  private:
   struct Impl;
