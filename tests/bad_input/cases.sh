@@ -109,6 +109,9 @@ combinations() {
   ranks=3 option_refused servers_all_ranks 'servers|3' --servers 3
   ranks=3 option_refused servers_too_many 'servers|5|3' --servers 5
   ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
+  ranks=3 option_refused noise_block_unknown "sensitivity.noise_block|haed|did you mean 'head'" --sensitivity.noise_block haed --sensitivity.noise_scale 1 --sensitivity.noise_to 2
+  option_refused sensitivity_in_sync 'barriers|sensitivity|hybrid' --barriers sensitivity
+  option_refused limit_in_sync 'staleness.limit|unbounded' --staleness.limit 3
   option_refused barriers_no_pattern 'barriers|layers[0]' --mode hybrid --barriers 'layers[0]'
   option_refused barriers_in_async 'barriers|async' --mode async --barriers all
   option_refused sync_stale 'staleness|sync' --staleness 1
