@@ -49,7 +49,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
       "checkpoints stay fp32, validation during training is of what was pulled");
-  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step")->check(integer_in(1, kMostTokens));
+  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step; 0: as many as batch_sequences have")
+      ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));
   options.add("device", deck.device, "Where workers compute: auto, cpu or cuda")
@@ -162,6 +163,24 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
   options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
 }
 
+void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
+  options
+      .add("batch_sequences", cutting.batch_sequences,
+           "A step is exactly so many sequences, whatever their tokens; 0: off, by batch_tokens")
+      ->check(integer_in(0, kMostTokens));
+  options.add_named<SplitRule>("split", cutting.split,
+                               {{"exact", SplitRule::exact}, {"independent", SplitRule::independent}},
+                               "A sequence is never cut, or cut into pieces trained as documents of their own");
+  options.add("max_delay", cutting.max_delay_s, "A unit costs at most so many seconds of its worker")
+      ->check(real_in(0, 1e6, Ends::without_least));
+  options.add_named<ShardRule>("shard.rule", cutting.shard_rule,
+                               {{"delay", ShardRule::delay}, {"article", ShardRule::article}},
+                               "Tokens of a piece under split = independent: what takes max_delay at shard.flops, or "
+                               "max(512, int(max_delay * shard.flops / 8))");
+  options.add("shard.flops", cutting.shard_flops, "FLOP/s of the device that pieces are cut for")
+      ->check(real_in(0, 1e18));
+}
+
 void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
   options.add_named<SensitivityMeasure>("sensitivity.measure", sensitivity.measure,
                                         {{"consecutive", SensitivityMeasure::consecutive},
@@ -172,9 +191,9 @@ void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
                                         "their norm, or of successive ones as they are");
   options
       .add("sensitivity.threshold", sensitivity.threshold,
-           "A block becomes a barrier block above it. Of consecutive and pairwise, 1.41 means pushes that have nothing "
-           "in "
-           "common. A resumed run begins with the blocks named in barriers")
+           "A block becomes a barrier block above it (consecutive, pairwise: 1.41 where pushes have nothing in "
+           "common). A "
+           "resumed run begins with the blocks named in barriers")
       ->check(real_in(0, 1e12, Ends::without_least));
   options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
       ->check(integer_in(1, 100'000));
@@ -310,6 +329,23 @@ void check_consistency(const OptionSet& options, const Deck& deck) {
   }
 }
 
+void settle_cutting(const OptionSet& options, Deck& deck) {
+  const CuttingConfig& cutting = deck.cutting;
+  if (cutting.batch_sequences == 0) {
+    if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
+  } else if (options.is_default("batch_tokens")) {
+    deck.batch_tokens = 0;
+  } else if (deck.batch_tokens != 0) {
+    refuse(options, "batch_sequences", "and batch_tokens are both set; a step ends by one of them");
+  }
+  if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
+    refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
+  }
+  if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
+    refuse(options, "shard.flops", "has no meaning with split = exact");
+  }
+}
+
 void check_sizes(const OptionSet& options, const Deck& deck) {
   const ModelConfig& model = deck.model;
   if (model.width % model.heads != 0) {
@@ -327,7 +363,7 @@ void check_sizes(const OptionSet& options, const Deck& deck) {
   if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
     refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
   }
-  if (deck.unit_tokens > deck.batch_tokens) {
+  if (deck.cutting.batch_sequences == 0 && deck.unit_tokens > deck.batch_tokens) {
     refuse(options, "unit_tokens",
            fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
   }
@@ -345,6 +381,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_cutting_keys(options, deck.cutting);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
   add_sensitivity_keys(options, deck.sensitivity);
@@ -355,6 +392,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
+  settle_cutting(options, deck);
   check_delay(options, deck);
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);

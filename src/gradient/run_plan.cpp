@@ -4,6 +4,7 @@
 
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
+#include "hat/gradient/shard_size.hpp"
 
 namespace hat {
 
@@ -59,6 +60,7 @@ bool checkpoint_due(const RunPlan& plan, int64_t steps) {
 RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
   RunPlan plan;
   plan.deck = deck;
+  plan.piece_tokens = piece_tokens(deck);
   plan.roles = roles;
   plan.layout = make_layout(deck.model);
   plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);
@@ -78,12 +80,12 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
                   .recompute = deck.worker.recompute == Recompute::automatic ? Recompute::none : deck.worker.recompute,
                   .chunk_tokens = deck.worker.chunk_tokens};
   plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
-  plan.noise_block = noise_block(plan.layout, deck.sensitivity.noise_block);
   if (deck.delay.predict) {
     std::vector<bool> may_be_late = plan.is_barrier;
     may_be_late.flip();
     plan.predicted_slots = append_slots(plan.slots, plan.shards, may_be_late);
   }
+  plan.noise_block = noise_block(plan.layout, deck.sensitivity.noise_block);
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;
 }

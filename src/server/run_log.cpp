@@ -133,7 +133,10 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"pushed_bytes", summary.pushed_bytes},
                        {"resident_before", summary.resident_before},
                        {"peak_resident", summary.peak_resident},
-                       {"shared_resident", summary.shared_resident}}
+                       {"shared_resident", summary.shared_resident},
+                       {"emulated_s", summary.emulated_s},
+                       {"mean_lag_s", summary.mean_lag_s},
+                       {"worst_lag_s", summary.worst_lag_s}}
                       .dump());
   workers_.push_back(summary);
 }
@@ -149,6 +152,22 @@ void RunLog::say_memory() const {
                   "for training; {} was estimated",
                   most->worker, human_bytes(most->peak_resident), human_bytes(most->resident_before),
                   human_bytes(most->shared_resident), human_bytes(used(*most)), human_bytes(plan_.worker_bytes)));
+}
+
+void RunLog::say_emulation() const {
+  if (!plan_.deck.emulation.device.on() || workers_.empty()) return;
+  const auto worst = std::max_element(workers_.begin(), workers_.end(),
+                                      [](const auto& a, const auto& b) { return a.worst_lag_s < b.worst_lag_s; });
+  double mean_lag_s = 0;
+  double busy_s = 0;
+  for (const WorkerSummary& worker : workers_) {
+    mean_lag_s += worker.mean_lag_s / static_cast<double>(workers_.size());
+    busy_s += worker.emulated_s / static_cast<double>(workers_.size());
+  }
+  say(fmt::format(
+      "emulated devices: busy for {:.1f} s each on average; parts of units ended {:.1f} ms late on average, "
+      "{:.1f} ms at most (worker {})",
+      busy_s, 1e3 * mean_lag_s, 1e3 * worst->worst_lag_s, worst->worker));
 }
 
 void RunLog::finish() {
@@ -175,6 +194,7 @@ void RunLog::finish() {
                           human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
   }
   say_memory();
+  say_emulation();
   std::string late;
   for (size_t s = 0; s < staleness_counts_.size(); ++s) {
     if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));

@@ -26,7 +26,8 @@ namespace hat {
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
 ///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
-///               resident_before (of its own, before training), peak_resident, and shared_resident of that
+///               resident_before (of its own, before training), peak_resident, and shared_resident of that;
+///               emulated_s, mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -42,6 +43,7 @@ class RunLog {
 
  private:
   void say_memory() const;
+  void say_emulation() const;
   void write_status(const std::string& status);
   double seconds() const;
 

@@ -107,9 +107,9 @@ class Shard {
   std::map<int64_t, int64_t> step_tokens_;                     // of open steps: the order is cheap only forwards
   std::map<int64_t, int64_t> parts_done_;                      // by step
   std::map<int64_t, std::vector<int64_t>> staleness_counts_;   // by step
+  std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
   std::vector<float> base_values_;                             // delay compensation: of a piece
   std::vector<float> compensated_;                             // of a part; one piece is filled at a time
-  std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
 };
 
 }  // namespace hat

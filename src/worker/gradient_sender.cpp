@@ -119,7 +119,7 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     mailbox_.post(header, rank, MailTag::to_server);
     const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
     sending_.push_back(
-        mailbox_.communicator().start_send(std::as_bytes(values), rank, static_cast<int>(MailTag::push_body)));
+        mailbox_.communicator().start_transfer(std::as_bytes(values), rank, static_cast<int>(MailTag::push_body)));
     pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
   }
 }

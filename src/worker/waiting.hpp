@@ -32,8 +32,12 @@ class Waiting {
         throw Error(fmt::format("{} waited {:.0f} s (timeout_s) for {}", who_, timeout_s_, what));
       }
       backoff.pause();
+      last_wait_end_s_ = now_s();
     }
   }
+
+  /// When what was waited for last was there; 0 before the first wait. (Emulated devices: they could not go on before.)
+  double last_wait_end_s() const { return last_wait_end_s_; }
 
   void progress() { progress_(); }
 
@@ -42,6 +46,7 @@ class Waiting {
   double timeout_s_;
   Account& account_;
   std::function<void()> progress_;
+  double last_wait_end_s_ = 0;
 };
 
 }  // namespace hat

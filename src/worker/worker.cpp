@@ -5,6 +5,7 @@
 
 #include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
+#include "worker/emulated_device.hpp"
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
 #include "worker/parameter_cache.hpp"
@@ -35,6 +36,10 @@ struct Worker::Impl : PassObserver {
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step) {
+    if (plan.deck.emulation.device.on()) {
+      emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
+                                                  worker, waiting);
+    }
     for (size_t block = 0; block < parameters.size(); ++block) {
       gradients.push_back(sender.buffer(static_cast<int64_t>(block)));
     }
@@ -73,6 +78,7 @@ struct Worker::Impl : PassObserver {
   Transformer model;
   ParameterPointers parameters;
   GradientPointers gradients;
+  std::unique_ptr<EmulatedDevice> emulated;  // null: this machine's own speed
 
   // The unit being computed.
   Lease current;
@@ -128,6 +134,7 @@ Lease Worker::Impl::train(const Lease& lease) {
   prefetch(lease);  // started before already, unless this worker was idle
   const PackedBatch batch = leases.take_batch();
   unit_tokens = static_cast<int64_t>(batch.targets.size());
+  if (emulated) emulated->begin_unit(current.unit, batch.offsets);
   {
     const ActivityScope scope(account, Activity::compute);
     LossSum loss = model.gradient(batch, parameters, gradients, *this);
@@ -179,6 +186,7 @@ void Worker::Impl::prefetch(const Lease& lease) {
 }
 
 void Worker::Impl::before_forward(int64_t block) {
+  if (emulated) emulated->before_forward(block);
   waiting.progress();
   guard.asked(block);
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
@@ -198,6 +206,7 @@ void Worker::Impl::before_backward() {
 }
 
 void Worker::Impl::after_backward(int64_t block) {
+  if (emulated) emulated->after_backward(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
   const bool single = plan.pushes_single_units() && !barriers.is_barrier(block, current.step);
   if (last_of_step || single) {
@@ -272,6 +281,7 @@ void Worker::Impl::evaluate(const Lease& lease) {
   const LossSum loss = model.loss(batch, parameters, observer);
   mailbox.post(EvaluationReport{.unit = lease.unit, .nats = loss.nats, .tokens = loss.tokens},
                plan.roles.rank_of_server[0], MailTag::to_server);
+  if (emulated) emulated->resume();
 }
 
 void Worker::Impl::say_goodbye(int64_t end_step) {
@@ -286,6 +296,11 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.resident_before = resident_before;
   summary.peak_resident = peak_resident_bytes();
   summary.shared_resident = shared_resident_bytes();
+  if (emulated) {
+    summary.emulated_s = emulated->seconds();
+    summary.mean_lag_s = emulated->lag().mean_s;
+    summary.worst_lag_s = emulated->lag().worst_s;
+  }
   if (worker == 0 && sampler) {
     current = {.kind = LeaseKind::evaluate, .step = end_step};
     prefetch(current);

@@ -193,10 +193,14 @@ struct WorkerSummary {
   int64_t peak_resident = 0;    ///< the most it occupied (VmHWM)
   int64_t shared_resident = 0;  ///< of that: shared with other processes, such as slots of servers on the node
   std::string sample = {};      ///< worker 0: generated text
+  double emulated_s = 0;        ///< that its emulated device worked; 0: it had none
+  double mean_lag_s = 0;        ///< by which parts of units ended later than on that device
+  double worst_lag_s = 0;
   template <class F>
   void fields(F& f) {
     f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
-        f(resident_before), f(peak_resident), f(shared_resident), f(sample);
+        f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s), f(mean_lag_s),
+        f(worst_lag_s);
   }
 };
 

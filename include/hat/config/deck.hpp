@@ -22,6 +22,8 @@ enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
 enum class MomentumRule { fixed, staleness };
 enum class LongPolicy { cut, refuse };
+enum class SplitRule { exact, independent };     ///< what becomes of a sequence that takes a worker too long
+enum class ShardRule { delay, article };         ///< how long pieces are under SplitRule::independent
 enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
 
 /// What a forward pass keeps for the backward pass; the rest is computed again there, to the same bits.
@@ -51,6 +53,15 @@ struct ModelConfig {
 struct DataConfig {
   std::string path;                             ///< dataset.h5
   LongPolicy long_documents = LongPolicy::cut;  ///< key data.long
+};
+
+/// How documents become sequences, and sequences steps.
+struct CuttingConfig {
+  int64_t batch_sequences = 0;         ///< sequences of a step, whatever their tokens; 0: off, by batch_tokens
+  SplitRule split = SplitRule::exact;  ///< exact: never cut. independent: in pieces trained as documents of their own
+  double max_delay_s = 0.5;            ///< key max_delay: a unit costs at most so many seconds of its worker
+  ShardRule shard_rule = ShardRule::delay;  ///< key shard.rule; gradient/shard_size.hpp has the formulas
+  double shard_flops = 0;                   ///< key shard.flops: FLOP/s of the device that pieces are cut for
 };
 
 struct OptimizerConfig {
@@ -152,7 +163,7 @@ struct Deck {
                                       ///< hybrid upper, else none
   PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
   Dispatch dispatch = Dispatch::on_demand;
-  int64_t batch_tokens = 4096;     ///< target tokens of a step
+  int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
@@ -163,6 +174,7 @@ struct Deck {
   WorkerConfig worker;
   ModelConfig model;
   DataConfig data;
+  CuttingConfig cutting;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   ClipConfig clip;

@@ -28,9 +28,9 @@ class BarrierSchedule {
   bool has_barriers(int64_t step) const;
   /// The oldest version of `block` on which step `step` may be computed; below `step`: the block is late.
   int64_t oldest_version(int64_t block, int64_t step) const;
-  /// The step computes with predicted values of the block (RunPlan::is_predicted): barrier blocks are never late.
+  /// Step `step` is computed on `block` as servers predict it, for the step at which its gradient will be applied.
   bool is_predicted(int64_t block, int64_t step) const {
-    return plan_.is_predicted(block, step) && !is_barrier(block, step);
+    return plan_.deck.delay.predict && oldest_version(block, step) < step;
   }
 
  private:

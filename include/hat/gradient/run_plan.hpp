@@ -14,8 +14,9 @@ namespace hat {
 
 /// What all ranks agree on before the run, decided once and never changed.
 struct RunPlan {
-  Deck deck;              ///< model.vocabulary and unit_tokens set
-  std::string deck_text;  ///< the effective deck, as OptionSet::effective writes it
+  Deck deck;                 ///< model.vocabulary and unit_tokens set; batch_tokens: of a step of mean length
+  int64_t piece_tokens = 0;  ///< longest sequence that documents are cut into
+  std::string deck_text;     ///< the effective deck, as OptionSet::effective writes it
   ModelLayout layout;
   RolePlan roles;
   ShardPlan shards;
@@ -44,10 +45,6 @@ struct RunPlan {
   int64_t staleness_of(int64_t step) const { return step < deck.delay.sync_steps ? 0 : deck.staleness; }
   /// The oldest version of `block` on which step `step` may be computed (unbounded: any).
   int64_t oldest_version(int64_t block, int64_t step) const;
-  /// Step `step` is computed on `block` as servers predict it, for the step at which its gradient will be applied.
-  bool is_predicted(int64_t block, int64_t step) const {
-    return deck.delay.predict && oldest_version(block, step) < step;
-  }
   /// Where pulls of blocks, as they are or as predicted, find their parts.
   const std::vector<PartSlots>& slots_of(bool predicted) const { return predicted ? predicted_slots : slots.parts; }
 };
