@@ -201,7 +201,9 @@ void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
                                         "their norm, or of successive ones as they are");
   options
       .add("sensitivity.threshold", sensitivity.threshold,
-           "A block becomes a barrier block above it. After a resume decisions begin anew")
+           "A block becomes a barrier block above it (consecutive, pairwise: 1.41 where pushes have nothing in "
+           "common). A "
+           "resumed run begins with the blocks named in barriers")
       ->check(real_in(0, 1e12, Ends::without_least));
   options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
       ->check(integer_in(1, 100'000));

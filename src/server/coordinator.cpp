@@ -124,7 +124,7 @@ void Coordinator::receive(const UnitReport& report) {
 void Coordinator::receive(GradientSketch sketch) {
   const int64_t step = sketch.step;
   if (!sensitivity_.add(std::move(sketch), ledger_.step_tokens(step))) return;
-  ledger_.server_completed_step({.server = sketch_server(plan_), .step = step, .staleness_counts = {}});
+  ledger_.server_completed_step({.server = sketch_server(plan_), .step = step, .staleness_counts = {}}, now_s());
   after_event();
 }
 

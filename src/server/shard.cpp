@@ -154,8 +154,8 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
 double Shard::limit_factor_of(const Update& update) {
   const StalenessLimitConfig& limit = plan_.deck.staleness_limit;
   if (!limit.is_set()) return 1.0;
-  const Lateness late{.versions = update.part->slots.latest() - update.base_version,
-                      .seconds = now_s() - update.asked_s};
+  const PushAge late{.versions = update.part->slots.latest() - update.base_version,
+                     .seconds = now_s() - update.asked_s};
   const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
   if (is_over(limit, late) && place.begin == 0) {
     std::vector<int64_t>& counts = pushes_over_limit_[update.step];

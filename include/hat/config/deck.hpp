@@ -130,8 +130,8 @@ enum class SensitivityOver { pushes, steps };  ///< of the measure article: cons
 
 struct SensitivityConfig {
   SensitivityMeasure measure = SensitivityMeasure::consecutive;
-  double threshold = 1.2;   ///< above it a block becomes a barrier block
-  int64_t window = 8;       ///< steps whose mean is compared
+  double threshold = 1.3;   ///< above it a block becomes a barrier block
+  int64_t window = 16;      ///< steps whose mean is compared
   double hysteresis = 0.1;  ///< released below threshold (1 - hysteresis)
   SensitivityOver over = SensitivityOver::pushes;
   bool record = false;      ///< measure and log, whatever the barriers are
