@@ -8,6 +8,7 @@
 #include "commands/compute_choice.hpp"
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
+#include "commands/rank_trace.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
@@ -220,16 +221,29 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   std::fflush(stdout);
 }
 
+bool is_first_worker_of_node(const RolePlan& roles, const std::vector<int>& node_of_rank, int worker) {
+  const auto node = [&](int w) {
+    return node_of_rank[static_cast<size_t>(roles.rank_of_worker[static_cast<size_t>(w)])];
+  };
+  for (int before = 0; before < worker; ++before) {
+    if (node(before) == node(worker)) return false;
+  }
+  return worker >= 0;
+}
+
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(Setup& setup, const Communicator& world) {
+void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank) {
   const RunPlan& plan = setup.plan;
+  RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
+  std::optional<EnergyCounter> energy;
+  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
-    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint);
+    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint, trace.of_server());
   }
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
@@ -242,7 +256,9 @@ void run_roles(Setup& setup, const Communicator& world) {
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler, before).run();
+    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler, before, trace.of_worker(),
+           energy ? &*energy : nullptr)
+        .run();
   }
   Backoff backoff;
   while (server && !server->finished()) {
@@ -253,6 +269,7 @@ void run_roles(Setup& setup, const Communicator& world) {
     }
   }
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
+  trace.write();
 }
 
 ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesystem::path>& deck_file) {
@@ -285,7 +302,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
   if (code != ExitCode::success) return code;
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world);
+    run_roles(setup, world, node_of_rank);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     let_lower_ranks_speak(world.rank());

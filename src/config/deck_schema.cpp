@@ -155,6 +155,13 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
   options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
 }
 
+void add_trace_keys(OptionSet& options, TraceConfig& trace) {
+  options.add_flag("trace", trace.enabled,
+                   "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto");
+  options.add("trace.steps", trace.steps, "Steps from the start that the trace records; 0: all")
+      ->check(integer_in(0, kMany));
+}
+
 /// Throws the error for a key, naming where the user set it or could have.
 [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
   throw InputError(options.place(key), key, reason);
@@ -260,6 +267,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_trace_keys(options, deck.trace);
 }
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
@@ -267,6 +275,8 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
   check_sizes(options, deck);
+  if (deck.trace.steps > 0 && !deck.trace.enabled)
+    refuse(options, "trace.steps", "no trace is recorded; set trace = true");
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
   if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");

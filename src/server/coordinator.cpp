@@ -102,6 +102,7 @@ void Coordinator::receive(const UnitReport& report) {
   // Most often the next unit is leased already; that one the worker keeps.
   const auto busy = busy_workers_.find(report.worker);
   if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
+  log_.unit(report);
   ledger_.unit_computed(report);
   after_event();
 }
@@ -112,6 +113,7 @@ void Coordinator::receive(const EvaluationReport& report) {
 }
 
 void Coordinator::receive(const StepComplete& message) {
+  log_.server_completed(message);
   ledger_.server_completed_step(message);
   after_event();
 }

@@ -9,10 +9,12 @@
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
 #include "hat/metrics/line_file.hpp"
+#include "server/run_metrics.hpp"
 
 namespace hat {
 
-/// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
+/// What the user sees of a run: lines on standard output, metrics.jsonl, metrics.h5 (run_metrics.hpp) and status.json
+/// in the run folder, the summary.
 ///
 /// metrics.jsonl, one object per line, by "kind":
 ///   start       first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a worker), precision,
@@ -23,11 +25,15 @@ namespace hat {
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
 ///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
-///               resident_before (of its own, before training), peak_resident, and shared_resident of that
+///               resident_before (of its own, before training), peak_resident, and shared_resident of that;
+///               mpi_seconds, barrier_transfer_seconds, utilization and communication_share (metrics/account.hpp),
+///               wall_seconds, node_joules (counters of its node over the run; null where they are not read)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
 
+  void unit(const UnitReport& report) { run_metrics_.unit(report); }
+  void server_completed(const StepComplete& message) { run_metrics_.server_completed(message); }
   void step(const StepResult& result, double learning_rate, double norm);
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
@@ -36,7 +42,9 @@ class RunLog {
   void finish();
 
  private:
+  void say_workers() const;
   void say_memory() const;
+  void say_energy() const;
   void write_status(const std::string& status);
   double seconds() const;
 
@@ -53,6 +61,7 @@ class RunLog {
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
   LineFile metrics_;
+  RunMetrics run_metrics_;
 };
 
 }  // namespace hat

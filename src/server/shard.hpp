@@ -14,9 +14,11 @@
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/gradient_sum.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "hat/optimizer/optimizer.hpp"
 #include "server/checkpoint_slices.hpp"
 #include "server/clipping.hpp"
+#include "server/staleness_count.hpp"
 
 namespace hat {
 
@@ -47,6 +49,10 @@ class Shard {
   /// Newest values and optimizer state of a part as checkpoint slices; they point into this object.
   std::vector<TensorSlice> slices(int64_t part);
   int64_t version(int64_t part) const;
+  /// Of the pushes of a step by block, once; the step is done.
+  StalenessCount take_staleness(int64_t step);
+  /// Adding, updates and publishing are recorded there from now on; null: nowhere.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
   int64_t block(int64_t part) const { return plan_.shards.parts[static_cast<size_t>(part)].block; }
 
  private:
@@ -70,6 +76,8 @@ class Shard {
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
+    int64_t unit = -1;   // unbounded: of the push
+    double begin_s = 0;  // of its first piece
   };
 
   PartState& part_of(const PushHeader& header);
@@ -79,7 +87,8 @@ class Shard {
   const float* gradient_of(const Update& update) const;
   void finish(Update& update);
   void part_completed_step(PartState& part, int64_t step);
-  void count_staleness(int64_t step, int64_t staleness);
+  void trace(TraceKind kind, const PartState& part, double begin_s, int64_t step, int64_t unit, int64_t version);
+  void count_staleness(int64_t step, int64_t block, int64_t staleness, int64_t base_version);
   LearningRates rates(int64_t step) const;
   int64_t step_tokens(int64_t step);
 
@@ -94,6 +103,8 @@ class Shard {
   std::map<int64_t, int64_t> step_tokens_;                    // of open steps: the order is cheap only forwards
   std::map<int64_t, int64_t> parts_done_;                     // by step
   std::map<int64_t, std::vector<int64_t>> staleness_counts_;  // by step
+  std::map<int64_t, StalenessCount> block_staleness_;         // by step
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace hat

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -8,6 +9,7 @@
 #include "hat/comm/ring_all_reduce.hpp"
 #include "hat/device/device_buffer.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "worker/waiting.hpp"
 
 namespace hat {
@@ -24,6 +26,8 @@ class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
                  Waiting& waiting);
+  /// Pushes and rings are recorded there from now on; null: nowhere.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
   /// Waits until all buffers are free, then clears those whose sum went out.
   void begin();
@@ -42,6 +46,11 @@ class GradientSender {
   /// Waits until everything has left.
   void finish();
 
+  /// A ring is in its all-gather phase: every worker has entered it.
+  bool ring_gathers() const {
+    return std::any_of(rings_.begin(), rings_.end(), [](const Ring& ring) { return ring.operation.gathering(); });
+  }
+
   int64_t pushed_bytes() const { return pushed_bytes_; }
 
  private:
@@ -57,7 +66,13 @@ class GradientSender {
     int64_t step;
     int64_t generation;
     RingAllReduce operation;
+    TraceEvent event;
   };
+  struct Sending {
+    Request request;
+    TraceEvent event;
+  };
+  void record(TraceEvent& event);
   void wait_until_free();
   void start_ring(int64_t block, int64_t step, int64_t generation);
   /// Sends elements [range) of the block, one push per server that owns some of them.
@@ -71,9 +86,10 @@ class GradientSender {
   Waiting& waiting_;
   std::vector<Buffer> buffers_;
   std::deque<Ring> rings_;
-  std::vector<Request> sending_;
+  std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server
   int64_t pushed_bytes_ = 0;
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace hat

@@ -8,6 +8,7 @@
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
 #include "worker/parameter_cache.hpp"
+#include "worker/worker_trace.hpp"
 
 namespace hat {
 
@@ -16,12 +17,14 @@ namespace hat {
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
        const Communicator& workers, const Window& window, std::function<void()> server, Sampler sample,
-       int64_t resident_bytes_before)
+       int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
         own_server(std::move(server)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
+        energy(counter),
+        trace(recorder),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
@@ -30,7 +33,9 @@ struct Worker::Impl : PassObserver {
         sender(plan, device, worker, mailbox, workers, waiting),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
-        closed_step(plan.first_step) {
+        closed_step(plan.first_step),
+        block_waits(plan.layout.blocks.size(), 0.0) {
+    sender.set_trace(recorder);
     for (size_t block = 0; block < parameters.size(); ++block) {
       gradients.push_back(sender.buffer(static_cast<int64_t>(block)));
     }
@@ -42,6 +47,7 @@ struct Worker::Impl : PassObserver {
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  AccountReading account_reading();
 
   void before_forward(int64_t block) override;
   void before_backward() override;
@@ -57,6 +63,8 @@ struct Worker::Impl : PassObserver {
   std::function<void()> own_server;
   Sampler sampler;
   int64_t resident_before;
+  EnergyCounter* energy;  // null: another worker of the node reads it
+  WorkerTrace trace;
   Device device;
   Account account;
   Mailbox mailbox;
@@ -78,6 +86,9 @@ struct Worker::Impl : PassObserver {
 
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
+
+  double begin_s = 0;               // of the account
+  std::vector<double> block_waits;  // seconds, by block
 };
 
 void Worker::Impl::progress() {
@@ -85,12 +96,17 @@ void Worker::Impl::progress() {
     const ActivityScope scope(account, Activity::other);
     own_server();
   }
+  const MpiScope mpi(account);
   leases.progress();
   cache.progress();
   sender.progress();
+  account.set_ring_gathering(sender.ring_gathers());
 }
 
 void Worker::Impl::run() {
+  account.begin();
+  begin_s = now_s();
+  trace.follow(account, plan.first_step);
   leases.ask(/*idle=*/true, closed_step);
   Lease lease = leases.take_lease();
   while (lease.kind != LeaseKind::finish) {
@@ -117,6 +133,8 @@ void Worker::Impl::run() {
 Lease Worker::Impl::train(const Lease& lease) {
   close_steps_before(lease.step);
   current = lease;
+  trace.set_unit(account, lease.step, lease.unit);
+  if (energy != nullptr) energy->update();
   leases.ask(/*idle=*/false, closed_step);
   prefetch(lease);  // started before already, unless this worker was idle
   const PackedBatch batch = leases.take_batch();
@@ -135,7 +153,8 @@ Lease Worker::Impl::train(const Lease& lease) {
                             .generation = current.generation,
                             .step = current.step,
                             .nats = loss.nats,
-                            .tokens = loss.tokens},
+                            .tokens = loss.tokens,
+                            .account = account_reading()},
                  plan.roles.rank_of_server[0], MailTag::to_server);
   }
   if (plan.unbounded()) send_all_clipped();
@@ -165,22 +184,30 @@ void Worker::Impl::prefetch(const Lease& lease) {
 
 void Worker::Impl::before_forward(int64_t block) {
   waiting.progress();
+  const double waited_before = account.waited_for_parameters();
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
+  block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
+  trace.forward_begins(block, cache.version(block));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
 void Worker::Impl::before_backward() {
+  trace.pass_ends();
   next = leases.take_lease();
   last_of_step = next.kind != LeaseKind::train || next.step > current.step;
   sender.begin();
+  const MpiScope mpi(account);
   if (next.kind == LeaseKind::train) prefetch(next);
+  trace.backward_begins();
 }
 
 void Worker::Impl::after_backward(int64_t block) {
+  trace.backward_ends(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
   const bool single = plan.pushes_single_units() && !plan.is_barrier[static_cast<size_t>(block)];
   // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
   if ((last_of_step || single) && !plan.unbounded()) {
+    const MpiScope mpi(account);
     sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
   }
   waiting.progress();
@@ -235,6 +262,7 @@ void Worker::Impl::close_steps_before(int64_t step) {
 
 void Worker::Impl::evaluate(const Lease& lease) {
   current = lease;
+  trace.set_unit(account, lease.step, -1);
   prefetch(lease);
   const PackedBatch batch = leases.take_batch();
   // Only the parameters are waited for in this pass.
@@ -245,13 +273,26 @@ void Worker::Impl::evaluate(const Lease& lease) {
   } observer(*this);
   const ActivityScope scope(account, Activity::compute);
   const LossSum loss = model.loss(batch, parameters, observer);
+  trace.pass_ends();
   mailbox.post(EvaluationReport{.unit = lease.unit, .nats = loss.nats, .tokens = loss.tokens},
                plan.roles.rank_of_server[0], MailTag::to_server);
 }
 
+AccountReading Worker::Impl::account_reading() {
+  AccountReading reading = account.reading();
+  reading.block_wait_seconds = block_waits;
+  return reading;
+}
+
 void Worker::Impl::say_goodbye(int64_t end_step) {
   sender.finish();
-  WorkerSummary summary{.worker = worker, .seconds = account.seconds()};
+  WorkerSummary summary{.worker = worker, .account = account_reading()};
+  summary.wall_seconds = now_s() - begin_s;
+  account.set_listener({});
+  if (energy != nullptr) {
+    energy->update();
+    summary.node_joules = energy->joules().value_or(-1.0);
+  }
   summary.tokens = trained_tokens;
   summary.units = trained_units;
   summary.pulls = cache.counters().accepted;
@@ -273,9 +314,9 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
                const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler,
-               int64_t resident_before)
+               int64_t resident_before, TraceRecorder* trace, EnergyCounter* energy)
     : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, std::move(own_server),
-                                   std::move(sampler), resident_before)) {}
+                                   std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 
 void Worker::run() { impl_->run(); }

@@ -101,6 +101,11 @@ struct WorkerConfig {
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
+struct TraceConfig {
+  bool enabled = false;  ///< key trace
+  int64_t steps = 0;     ///< first steps of this start that are recorded; 0: all
+};
+
 struct Deck {
   Mode mode = Mode::hybrid;
   bool deterministic = false;
@@ -131,6 +136,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  TraceConfig trace;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
