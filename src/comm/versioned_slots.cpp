@@ -82,6 +82,16 @@ std::span<const float> SlotPublisher::values() const {
   return body<const float>(latest_);
 }
 
+void SlotPublisher::read(int64_t version, int64_t first, std::span<float> values) const {
+  const int64_t held = *word(part_.header_offset(version));
+  if (held != version) throw Error(fmt::format("version {} of a part is not in its slot any more", version));
+  if (part_.format == PullFormat::bf16) {
+    to_float(body<const bfloat16>(version).subspan(static_cast<size_t>(first), values.size()), values);
+  } else {
+    std::ranges::copy(body<const float>(version).subspan(static_cast<size_t>(first), values.size()), values.begin());
+  }
+}
+
 int64_t OwnSlots::load(int64_t offset) const {
   auto* word = reinterpret_cast<int64_t*>(window_->local() + offset);
   return std::atomic_ref<int64_t>(*word).load(std::memory_order_seq_cst);

@@ -49,7 +49,8 @@ ServerMemory server_memory(const RunPlan& plan, int server) {
   int64_t largest = 0;
   for (const int64_t index : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
     const Part& part = plan.shards.parts[static_cast<size_t>(index)];
-    if (plan.deck.pull_format == PullFormat::bf16) memory.slots += part.count * kFloat;
+    const bool predicted = plan.deck.delay.predict && plan.predicted_slots[static_cast<size_t>(index)].slots > 0;
+    if (plan.deck.pull_format == PullFormat::bf16) memory.slots += part.count * kFloat * (predicted ? 2 : 1);
     // A step's sum is open while the next ones, up to S of them, have begun; unbounded, pushes wait their turn.
     memory.gradients += part.count * kFloat * (plan.unbounded() ? plan.roles.workers() : plan.deck.staleness + 1);
     largest = std::max(largest, part.count * kFloat);
@@ -58,10 +59,12 @@ ServerMemory server_memory(const RunPlan& plan, int server) {
       const TensorSpec& tensor =
           plan.layout.blocks[static_cast<size_t>(part.block)].tensors[static_cast<size_t>(piece.tensor)];
       const auto states = static_cast<int64_t>(state_names(plan.deck.optimizer.kind, tensor).size());
-      memory.optimizer += states * piece.size() * kFloat;
+      const auto row_states = static_cast<int64_t>(row_state_names(plan.deck.optimizer, tensor).size());
+      memory.optimizer += (states * piece.size() + row_states * piece.rows) * kFloat;
     }
   }
   memory.gradients += largest * plan.roles.workers();
+  if (plan.deck.delay.compensation > 0) memory.gradients += 2 * largest;
   memory.checkpoints += memory.optimizer;
   return memory;
 }

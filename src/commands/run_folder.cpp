@@ -53,12 +53,17 @@ void try_to_write_in(const fs::path& folder, const fs::path& run) {
   }
 }
 
-/// Value of a top-level key of a stored deck.
+/// Value of a key of a stored deck: of its top, or "section.key".
 std::optional<std::string> stored_value(const std::string& deck, const std::string& key) {
+  const size_t dot = key.find('.');
+  const std::string section = dot == std::string::npos ? "" : fmt::format("[{}]", key.substr(0, dot));
+  const std::string start = (dot == std::string::npos ? key : key.substr(dot + 1)) + " = ";
   std::istringstream lines(deck);
   std::string line;
-  while (std::getline(lines, line) && !line.starts_with('[')) {
-    if (line.starts_with(key + " = ")) return line.substr(key.size() + 3);
+  std::string here;
+  while (std::getline(lines, line)) {
+    if (line.starts_with('[')) here = line;
+    if (here == section && line.starts_with(start)) return line.substr(start.size());
   }
   return std::nullopt;
 }
@@ -152,6 +157,11 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
   require_same(checkpoint, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
                stored_value(state.deck, "optimizer").value_or("unknown"));
+  // The rule staleness keeps a state that the other has not. Runs from before there were two rules had the fixed one.
+  const std::string rule = stored_value(plan.deck_text, "optimizer.momentum_rule").value_or("unknown");
+  const bool fixed = plan.deck.optimizer.momentum_rule == MomentumRule::fixed;
+  require_same(checkpoint, "optimizer.momentum_rule", rule,
+               stored_value(state.deck, "optimizer.momentum_rule").value_or(fixed ? rule : "fixed"));
   require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
                std::to_string(state.model.max_length));
   require_same(checkpoint, "model.norm_epsilon", fmt::to_string(now.norm_epsilon), fmt::to_string(then.norm_epsilon));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "config/delay_keys.hpp"
+#include "config/emulation_keys.hpp"
 #include "hat/config/checks.hpp"
 
 namespace hat {
@@ -36,8 +38,13 @@ void add_run_keys(OptionSet& options, Deck& deck) {
               "Blocks all workers reduce together: none, all, attention, upper, or names and patterns of blocks "
               "(layers.*.mlp). Preset: hybrid upper, else none");
   options.add_named<Dispatch>("dispatch", deck.dispatch,
-                              {{"on_demand", Dispatch::on_demand}, {"static", Dispatch::static_}},
-                              "Lease work to whoever is free, or fixed disjoint subsets");
+                              {{"on_demand", Dispatch::on_demand},
+                               {"static", Dispatch::static_},
+                               {"sorted", Dispatch::sorted},
+                               {"balanced", Dispatch::balanced}},
+                              "Who computes what of a step. on_demand: units for whoever becomes free, long sequences "
+                              "first. Fixed in advance: static: equal counts; sorted: equal counts, dealt out by "
+                              "length; balanced: equal estimated cost");
   options.add_named<PullFormat>(
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
@@ -268,15 +275,19 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
   add_trace_keys(options, deck.trace);
+  add_delay_keys(options, deck);
+  add_emulation_keys(options, deck.emulation);
 }
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
+  check_delay(options, deck);
   check_sizes(options, deck);
   if (deck.trace.steps > 0 && !deck.trace.enabled)
     refuse(options, "trace.steps", "no trace is recorded; set trace = true");
+  check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
   if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");

@@ -65,6 +65,8 @@ std::string deck_text(const std::vector<std::string>& values) {
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 
+std::string deck_text(const std::vector<double>& values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
+
 OptionSet::OptionSet(CLI::App& app, std::string section)
     : app_(&app), section_(std::move(section)), published_(std::make_shared<Published>()) {
   all_published().push_back(published_);

@@ -28,7 +28,8 @@ bool RunPlan::reads_in_place(int64_t block, int world_rank) const {
 int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
   if (unbounded()) return 0;
   if (is_barrier[static_cast<size_t>(block)]) return step;
-  return std::max(first_step, step - deck.staleness);
+  // Behind the synchronous steps: never an older version than the last of them had.
+  return std::max({first_step, std::min(step, deck.delay.sync_steps - 1), step - staleness_of(step)});
 }
 
 bool checkpoint_due(const RunPlan& plan, int64_t steps) {
@@ -58,6 +59,11 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
                   .recompute = deck.worker.recompute == Recompute::automatic ? Recompute::none : deck.worker.recompute,
                   .chunk_tokens = deck.worker.chunk_tokens};
   plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
+  if (deck.delay.predict) {
+    std::vector<bool> may_be_late = plan.is_barrier;
+    may_be_late.flip();
+    plan.predicted_slots = append_slots(plan.slots, plan.shards, may_be_late);
+  }
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;
 }

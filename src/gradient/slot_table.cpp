@@ -17,4 +17,19 @@ SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_
   return table;
 }
 
+std::vector<PartSlots> append_slots(SlotTable& table, const ShardPlan& shards, const std::vector<bool>& wanted) {
+  std::vector<PartSlots> parts = table.parts;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Part& part = shards.parts[p];
+    if (!wanted[static_cast<size_t>(part.block)]) {
+      parts[p].slots = 0;
+      continue;
+    }
+    int64_t& used = table.window_bytes[static_cast<size_t>(part.server)];
+    parts[p].offset = used;
+    used += parts[p].size_bytes();
+  }
+  return parts;
+}
+
 }  // namespace hat

@@ -1,15 +1,48 @@
 #include "hat/ledger/ledger.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <queue>
 #include <utility>
 
 #include "hat/core/error.hpp"
+#include "hat/ledger/partition.hpp"
 
 namespace hat {
 
-std::vector<std::vector<Sequence>> pack_units(std::vector<Sequence> sequences, int64_t unit_tokens) {
+namespace {
+
+std::vector<Sequence> longest_first(std::vector<Sequence> sequences) {
   std::stable_sort(sequences.begin(), sequences.end(),
                    [](const Sequence& a, const Sequence& b) { return a.length > b.length; });
+  return sequences;
+}
+
+/// Sequence i is worker i's (mod workers): equal counts, whatever their lengths.
+std::vector<std::vector<Sequence>> dealt_out(const std::vector<Sequence>& sequences, size_t workers) {
+  std::vector<std::vector<Sequence>> shares(workers);
+  for (size_t i = 0; i < sequences.size(); ++i) shares[i % workers].push_back(sequences[i]);
+  return shares;
+}
+
+/// Shares of nearly equal cost. The heaviest one is another worker's in every step.
+std::vector<std::vector<Sequence>> balanced_shares(const std::vector<Sequence>& sequences, size_t workers, int64_t step,
+                                                   const UnitCostModel& model) {
+  std::vector<double> costs;
+  for (const Sequence& sequence : sequences) costs.push_back(model.cost(size_of(sequence)));
+  const std::vector<std::vector<size_t>> sets = balanced_partition(costs, workers);
+  std::vector<std::vector<Sequence>> shares(workers);
+  for (size_t set = 0; set < workers; ++set) {
+    std::vector<Sequence>& share = shares[(set + static_cast<size_t>(step)) % workers];
+    for (const size_t i : sets[set]) share.push_back(sequences[i]);
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::vector<std::vector<Sequence>> pack_units(std::vector<Sequence> sequences, int64_t unit_tokens) {
+  sequences = longest_first(std::move(sequences));
   std::vector<std::vector<Sequence>> units;
   int64_t room = 0;
   for (const Sequence& sequence : sequences) {
@@ -27,9 +60,11 @@ Ledger::Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, 
     : order_(order),
       validation_(std::move(validation)),
       options_(options),
+      costs_(options.workers, options.area_weight),
       phase_(Phase::training),
       pause_(options.first_step),  // the first pause: validation before training
-      committed_(options.first_step) {
+      committed_(options.first_step),
+      workers_(static_cast<size_t>(options.workers)) {
   advance_phase();
 }
 
@@ -64,6 +99,11 @@ void Ledger::advance_phase() {
   }
 }
 
+Ledger::Unit& Ledger::add_unit(OpenStep& step, std::vector<Sequence> sequences) {
+  const auto order = static_cast<int64_t>(step.units.size());
+  return step.units.emplace(next_unit_++, Unit{.order = order, .sequences = std::move(sequences)}).first->second;
+}
+
 Ledger::OpenStep& Ledger::open_step(int64_t step) {
   const auto found = steps_.find(step);
   if (found != steps_.end()) return found->second;
@@ -72,35 +112,45 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
   open.epoch = plan.epoch;
   open.target_tokens = plan.target_tokens;
   open.server_complete.assign(static_cast<size_t>(options_.servers), false);
-  const bool own_queues = options_.deterministic || options_.dispatch == Dispatch::static_;
   const auto workers = static_cast<size_t>(options_.workers);
-  open.free_units.resize(own_queues ? workers : 1);
-  const auto add = [&](const std::vector<Sequence>& sequences, size_t queue) {
-    for (std::vector<Sequence>& unit : pack_units(sequences, options_.unit_tokens)) {
-      open.free_units[queue].push_back(static_cast<int64_t>(open.units.size()));
-      open.units.push_back({.number = next_unit_++, .sequences = std::move(unit)});
+  open.own_units.resize(workers);
+  const auto add_shares = [&](const std::vector<std::vector<Sequence>>& shares) {
+    for (size_t worker = 0; worker < workers; ++worker) {
+      for (std::vector<Sequence>& unit : pack_units(shares[worker], options_.unit_tokens)) {
+        open.own_units[worker].push_back(next_unit_);
+        add_unit(open, std::move(unit));
+      }
     }
   };
-  if (options_.dispatch == Dispatch::static_) {
-    // Disjoint subsets of equal counts, whatever their lengths: sequence i is worker i's (mod workers).
-    for (size_t worker = 0; worker < workers; ++worker) {
-      std::vector<Sequence> own;
-      for (size_t i = worker; i < plan.sequences.size(); i += workers) own.push_back(plan.sequences[i]);
-      add(own, worker);
-    }
-  } else if (own_queues) {
-    const std::vector<std::vector<Sequence>> units = pack_units(plan.sequences, options_.unit_tokens);
-    for (size_t i = 0; i < units.size(); ++i) add(units[i], i % workers);
-  } else {
-    add(plan.sequences, 0);
+  switch (options_.dispatch) {
+    case Dispatch::static_:
+      add_shares(dealt_out(plan.sequences, workers));
+      break;
+    case Dispatch::sorted:
+      add_shares(dealt_out(longest_first(plan.sequences), workers));
+      break;
+    case Dispatch::balanced:
+      add_shares(balanced_shares(plan.sequences, workers, step, costs_));
+      break;
+    case Dispatch::on_demand:
+      if (plans_ahead()) {
+        const std::vector<Sequence> sequences = longest_first(plan.sequences);
+        open.free_sequences.assign(sequences.begin(), sequences.end());
+        break;
+      }
+      for (std::vector<Sequence>& unit : pack_units(plan.sequences, options_.unit_tokens)) {
+        open.own_units[open.units.size() % workers].push_back(next_unit_);
+        add_unit(open, std::move(unit));
+      }
+      break;
   }
   return open;
 }
 
-Lease Ledger::next(int64_t worker) {
+Lease Ledger::next(int64_t worker, double now_s) {
   switch (phase_) {
     case Phase::training:
-      return lease_training(worker);
+      return lease_training(worker, now_s);
     case Phase::evaluating:
       return lease_evaluation();
     case Phase::finished:
@@ -109,24 +159,151 @@ Lease Ledger::next(int64_t worker) {
   return {.kind = LeaseKind::finish, .step = options_.end_step};
 }
 
-Lease Ledger::lease_training(int64_t worker) {
+Lease Ledger::lease_training(int64_t worker, double now_s) {
+  WorkerState& state = workers_[static_cast<size_t>(worker)];
   const int64_t limit = std::min(pause_, committed_ + options_.lookahead);
-  for (int64_t step = committed_; step < limit; ++step) {
-    OpenStep& open = open_step(step);
-    std::deque<int64_t>& queue = open.free_units[open.free_units.size() == 1 ? 0 : static_cast<size_t>(worker)];
-    if (queue.empty()) continue;
-    const int64_t index = queue.front();
-    queue.pop_front();
-    Unit& unit = open.units[static_cast<size_t>(index)];
-    unit.state = UnitState::leased;
-    return {.kind = LeaseKind::train,
-            .unit = unit.number,
-            .generation = 1,
-            .step = step,
-            .order = index,
-            .sequences = unit.sequences};
+  for (int64_t step = std::max(committed_, state.first_step); step < limit; ++step) {
+    const std::optional<int64_t> unit = take_unit(worker, step, now_s);
+    if (!unit) continue;
+    state.first_step = step;
+    if (state.assigned.empty()) state.since_s = now_s;
+    Lease lease = lease_unit(step, *unit);
+    state.assigned.push_back(
+        {.step = step, .unit = *unit, .seconds = costs_.seconds(worker, size_of(lease.sequences))});
+    return lease;
   }
+  state.first_step = std::max(state.first_step, limit);
   return {.kind = LeaseKind::none, .step = limit};
+}
+
+Lease Ledger::lease_unit(int64_t step, int64_t number) {
+  Unit& unit = unit_of(step, number);
+  if (unit.state != UnitState::free) throw Error(fmt::format("unit {} was to be leased twice", number));
+  unit.state = UnitState::leased;
+  return {.kind = LeaseKind::train,
+          .unit = number,
+          .generation = 1,
+          .step = step,
+          .order = unit.order,
+          .sequences = unit.sequences};
+}
+
+/// Number of the unit of this step that the worker shall compute next, if there is one for it.
+std::optional<int64_t> Ledger::take_unit(int64_t worker, int64_t step, double now_s) {
+  OpenStep& open = open_step(step);
+  if (!plans_ahead()) {
+    std::deque<int64_t>& own = open.own_units[static_cast<size_t>(worker)];
+    if (own.empty()) return std::nullopt;
+    const int64_t number = own.front();
+    own.pop_front();
+    return number;
+  }
+  const std::optional<Run> run = planned_run(worker, open, step, now_s);
+  if (!run) return std::nullopt;
+  const auto begin = open.free_sequences.begin() + static_cast<std::ptrdiff_t>(run->begin);
+  const auto end = open.free_sequences.begin() + static_cast<std::ptrdiff_t>(run->end);
+  const int64_t number = next_unit_;
+  add_unit(open, {begin, end});
+  open.free_sequences.erase(begin, end);
+  return number;
+}
+
+/// When each worker will have done what it has, as far as can be told, and units of `step` may begin.
+std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
+  std::vector<double> ends;
+  for (const WorkerState& worker : workers_) ends.push_back(worker.since_s);
+  std::vector<size_t> done(workers_.size(), 0);  // units taken into account, by worker
+  std::map<int64_t, double> end_of_step;         // of what is leased
+  int64_t last = step;
+  for (const WorkerState& worker : workers_) {
+    if (!worker.assigned.empty()) last = std::max(last, worker.assigned.back().step);
+  }
+  const auto ready = [&](int64_t s) {
+    const int64_t needed = s - 1 - options_.staleness;
+    const auto committed = committed_at_.find(needed);
+    if (committed != committed_at_.end()) return committed->second;
+    double time = 0;
+    for (const auto& [other, end] : end_of_step) {
+      if (other <= needed) time = std::max(time, end);
+    }
+    return time;
+  };
+  for (int64_t s = committed_; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
+    const double may_begin = ready(s);
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      const std::deque<Assigned>& assigned = workers_[w].assigned;
+      for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
+        double end = std::max(ends[w], may_begin) + assigned[done[w]].seconds;
+        // One that is late already will be late by as much again.
+        if (done[w] == 0 && end < now_s) end = now_s + (now_s - end);
+        ends[w] = end;
+        end_of_step[s] = std::max(end_of_step[s], end);
+      }
+    }
+  }
+  const double may_begin = std::max(now_s, ready(step));
+  for (double& end : ends) end = std::max(end, may_begin);
+  return ends;
+}
+
+double Ledger::free_cost(const OpenStep& step, int64_t worker) const {
+  double seconds = 0;
+  for (const Sequence& sequence : step.free_sequences) seconds += costs_.seconds(worker, size_of(sequence));
+  return seconds;
+}
+
+/// The unit that begins with free sequence `begin`: `left` seconds of work are free, for so many workers.
+Ledger::Run Ledger::unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, size_t workers) const {
+  double most_s = 0.25 * left / static_cast<double>(workers);
+  if (costs_.knows_seconds()) most_s = std::min(most_s, options_.max_delay_s);
+  Run run{.begin = begin, .end = begin + 1};
+  int64_t tokens = step.free_sequences[begin].length;
+  UnitSize size = size_of(step.free_sequences[begin]);
+  for (; run.end < step.free_sequences.size(); ++run.end) {
+    const Sequence& sequence = step.free_sequences[run.end];
+    if (tokens + sequence.length > options_.unit_tokens) break;
+    size += size_of(sequence);
+    if (tokens >= options_.least_tokens && costs_.seconds(worker, size) > most_s) break;
+    tokens += sequence.length;
+  }
+  return run;
+}
+
+/// What `worker` gets of a step's free sequences if every worker that is at work in the step takes a unit whenever it
+/// becomes free; none if the others will have taken all. The last worker of a step takes what is left.
+std::optional<Ledger::Run> Ledger::planned_run(int64_t worker, const OpenStep& step, int64_t index,
+                                               double now_s) const {
+  if (step.free_sequences.empty()) return std::nullopt;
+  const std::vector<double> ends = free_at(now_s, index);
+  struct Free {
+    double at;
+    bool other;  // equal times: the one that asks goes first
+    int64_t worker;
+    auto operator<=>(const Free&) const = default;
+  };
+  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+  for (int64_t w = 0; w < options_.workers; ++w) {
+    const WorkerState& state = workers_[static_cast<size_t>(w)];
+    // Others count only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
+    if (w == worker || (!state.assigned.empty() && state.first_step <= index)) {
+      free.push({.at = ends[static_cast<size_t>(w)], .other = w != worker, .worker = w});
+    }
+  }
+  const size_t workers = free.size();
+  double left = free_cost(step, worker);
+  for (size_t begin = 0; begin < step.free_sequences.size();) {
+    const Free next = free.top();
+    free.pop();
+    const Run run = unit_from(step, begin, left, next.worker, workers);
+    if (next.worker == worker) return run;
+    const std::vector<Sequence> sequences(step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.begin),
+                                          step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.end));
+    const double seconds = costs_.seconds(next.worker, size_of(sequences));
+    left -= seconds;
+    free.push({.at = next.at + seconds, .other = true, .worker = next.worker});
+    begin = run.end;
+  }
+  return std::nullopt;
 }
 
 Lease Ledger::lease_evaluation() {
@@ -141,16 +318,14 @@ Lease Ledger::lease_evaluation() {
 
 Ledger::Unit& Ledger::unit_of(int64_t step, int64_t number) {
   const auto found = steps_.find(step);
-  if (found != steps_.end() && !found->second.units.empty()) {
-    const int64_t index = number - found->second.units.front().number;
-    if (index >= 0 && index < static_cast<int64_t>(found->second.units.size())) {
-      return found->second.units[static_cast<size_t>(index)];
-    }
+  if (found != steps_.end()) {
+    const auto unit = found->second.units.find(number);
+    if (unit != found->second.units.end()) return unit->second;
   }
   throw Error(fmt::format("unit {} of step {} was reported, but the ledger has no such unit open", number, step));
 }
 
-void Ledger::unit_computed(const UnitReport& report) {
+void Ledger::unit_computed(const UnitReport& report, double now_s) {
   Unit& unit = unit_of(report.step, report.unit);
   if (unit.state != UnitState::leased) {
     throw Error(fmt::format("unit {} of step {} was reported twice", report.unit, report.step));
@@ -159,10 +334,14 @@ void Ledger::unit_computed(const UnitReport& report) {
   unit.nats = report.nats;
   unit.tokens = report.tokens;
   ++steps_.at(report.step).units_computed;
-  commit_complete_steps();
+  WorkerState& worker = workers_[static_cast<size_t>(report.worker)];
+  std::erase_if(worker.assigned, [&](const Assigned& assigned) { return assigned.unit == report.unit; });
+  worker.since_s = now_s;
+  costs_.observe(report.worker, size_of(unit.sequences), report.seconds);
+  commit_complete_steps(now_s);
 }
 
-void Ledger::server_completed_step(const StepComplete& message) {
+void Ledger::server_completed_step(const StepComplete& message, double now_s) {
   const auto found = steps_.find(message.step);
   if (found == steps_.end() || message.server < 0 || message.server >= options_.servers) {
     throw Error(fmt::format("server {} completed step {}, but the ledger has no such server or step open",
@@ -178,10 +357,10 @@ void Ledger::server_completed_step(const StepComplete& message) {
     step.staleness_counts.resize(message.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < message.staleness_counts.size(); ++s) step.staleness_counts[s] += message.staleness_counts[s];
-  commit_complete_steps();
+  commit_complete_steps(now_s);
 }
 
-void Ledger::commit_complete_steps() {
+void Ledger::commit_complete_steps(double now_s) {
   for (auto found = steps_.find(committed_); found != steps_.end(); found = steps_.find(committed_)) {
     OpenStep& step = found->second;
     const bool computed = step.units_computed == static_cast<int64_t>(step.units.size());
@@ -189,7 +368,7 @@ void Ledger::commit_complete_steps() {
       return;
     }
     StepResult result{.step = committed_, .epoch = step.epoch, .staleness_counts = step.staleness_counts};
-    for (const Unit& unit : step.units) {  // in unit order, so that equal units give equal bits
+    for (const auto& [number, unit] : step.units) {  // in unit order, so that equal units give equal bits
       result.nats += unit.nats;
       result.tokens += unit.tokens;
     }
@@ -199,6 +378,8 @@ void Ledger::commit_complete_steps() {
     }
     finished_steps_.push_back(std::move(result));
     steps_.erase(found);
+    committed_at_[committed_] = now_s;
+    committed_at_.erase(committed_ - 1 - options_.staleness - options_.lookahead);
     ++committed_;
     advance_phase();
   }

@@ -26,19 +26,13 @@ constexpr std::array<const char*, 9> kKindNames{"activity", "forward", "backward
                                                 "ring",     "adding",  "update",   "publish"};
 const char* name_of(TraceKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
-/// Threads of a process in the trace.
-enum class Track : int { activity = 0, blocks = 1, updates = 0, adding = 1 };
+/// Threads of a process in the trace: of a worker its activity and the blocks of its passes, of a server its updates
+/// and what it adds between their pieces.
+enum class Track : int { first, second };
 
 Track track_of(TraceKind kind) {
-  switch (kind) {
-    case TraceKind::forward:
-    case TraceKind::backward:
-      return Track::blocks;
-    case TraceKind::adding:
-      return Track::adding;
-    default:
-      return Track::activity;  // and updates, of a server
-  }
+  const bool second = kind == TraceKind::forward || kind == TraceKind::backward || kind == TraceKind::adding;
+  return second ? Track::second : Track::first;
 }
 
 bool is_asynchronous(TraceKind kind) {
@@ -109,11 +103,11 @@ void TraceFile::Impl::name_process(const RoleTrace& trace) {
   const bool server = trace.role == TraceRecorder::Role::server;
   const int process = process_of(trace);
   const std::string name = fmt::format("{} {}", server ? "server" : "worker", trace.number);
-  metadata(process, "process_name", Track::activity, {{"name", name}});
-  metadata(process, "process_sort_index", Track::activity, {{"sort_index", process}});
-  metadata(process, "thread_name", Track::activity, {{"name", server ? "updates" : "activity"}});
-  metadata(process, "thread_name", Track::blocks, {{"name", server ? "adding" : "blocks"}});
-  if (trace.dropped > 0) metadata(process, "process_labels", Track::activity, {{"labels", "incomplete"}});
+  metadata(process, "process_name", Track::first, {{"name", name}});
+  metadata(process, "process_sort_index", Track::first, {{"sort_index", process}});
+  metadata(process, "thread_name", Track::first, {{"name", server ? "updates" : "activity"}});
+  metadata(process, "thread_name", Track::second, {{"name", server ? "adding" : "blocks"}});
+  if (trace.dropped > 0) metadata(process, "process_labels", Track::first, {{"labels", "incomplete"}});
 }
 
 std::string TraceFile::Impl::arguments(const TraceEvent& event) const {

@@ -6,6 +6,7 @@
 #include "attention_block.hpp"
 #include "batch_upload.hpp"
 #include "hat/core/error.hpp"
+#include "hat/model/flop_count.hpp"
 #include "head_block.hpp"
 #include "mlp_block.hpp"
 
@@ -244,13 +245,8 @@ void Transformer::logits(const PackedBatch& batch, const ParameterPointers& para
 }
 
 double Transformer::flop(int64_t length) const {
-  const ModelConfig& config = impl_->config;
-  const BlockSpec& embedding = impl_->layout.blocks.front();
-  int64_t active = impl_->layout.size() - embedding.size;
-  if (config.tied) active += embedding.tensors.front().size();  // then it is the output matrix as well
   const auto n = static_cast<double>(length);
-  return 6.0 * static_cast<double>(active) * n +
-         6.0 * n * n * static_cast<double>(config.width) * static_cast<double>(config.layers);
+  return sum(count_flop(impl_->config, impl_->layout)).of(n, n * n);
 }
 
 }  // namespace hat

@@ -27,6 +27,12 @@ std::vector<TensorSlice> checkpoint_slices(const RunPlan& plan, int64_t part) {
       slice.path = optimizer_path(state, block, tensor);
       slices.push_back(slice);
     }
+    slice.columns = 1;
+    slice.is_vector = true;
+    for (const std::string& state : row_state_names(plan.deck.optimizer, tensor)) {
+      slice.path = optimizer_path(state, block, tensor);
+      slices.push_back(slice);
+    }
   }
   return slices;
 }

@@ -12,7 +12,8 @@ namespace hat {
 std::string optimizer_path(const std::string& state, const BlockSpec& block, const TensorSpec& tensor);
 
 /// The slices that a part contributes to a checkpoint, without data: for each tensor piece its values, then its
-/// optimizer state in the order of state_names.
+/// optimizer state in the order of state_names
+/// and row_state_names.
 std::vector<TensorSlice> checkpoint_slices(const RunPlan& plan, int64_t part);
 
 }  // namespace hat

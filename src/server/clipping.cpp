@@ -75,7 +75,7 @@ std::optional<double> Clipping::factor(int64_t block, int64_t step) const {
       norm = total(step);
       break;
     case ClipRule::previous: {
-      const int64_t complete = step - 1 - plan_.deck.staleness;
+      const int64_t complete = step - 1 - plan_.staleness_of(step);
       norm = total(complete >= oldest_norm_ ? complete : step);
       break;
     }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "hat/core/clock.hpp"
+#include "hat/model/charged_cost.hpp"
 #include "hat/optimizer/schedule.hpp"
 #include "server/checkpoint_slices.hpp"
 
@@ -22,14 +24,21 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
 
 LedgerOptions ledger_options(const RunPlan& plan) {
   constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
+  // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
+  constexpr double kLeastUnitTokens = 512;
+  const ChargedCost charged(plan.deck);
+  const BlockFlop flop = charged.total();
   return {.workers = plan.roles.workers(),
           .servers = plan.roles.servers(),
           .dispatch = plan.deck.dispatch,
           .unit_tokens = plan.deck.unit_tokens,
+          .least_tokens = static_cast<int64_t>(std::ceil(kLeastUnitTokens / plan.deck.emulation.length_scale)),
+          .area_weight = flop.per_square / flop.per_token,
           .deterministic = plan.deck.deterministic,
           .first_step = plan.first_step,
           .end_step = plan.end_step,
           .lookahead = plan.unbounded() ? kUnboundedLookahead : plan.deck.staleness + 2,
+          .staleness = std::max<int64_t>(plan.deck.staleness, 0),
           .evaluate_every = plan.deck.eval.every,
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
           .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0};
@@ -73,7 +82,7 @@ void Coordinator::send_lease(int64_t worker, const Lease& lease) {
 }
 
 void Coordinator::receive(const LeaseRequest& request) {
-  const Lease lease = ledger_.next(request.worker);
+  const Lease lease = ledger_.next(request.worker, now_s());
   if (request.idle) {
     busy_workers_.erase(request.worker);
     if (lease.kind == LeaseKind::none) {
@@ -88,7 +97,7 @@ void Coordinator::receive(const LeaseRequest& request) {
 
 void Coordinator::answer_idle_workers() {
   for (auto idle = idle_workers_.begin(); idle != idle_workers_.end();) {
-    const Lease lease = ledger_.next(idle->first);
+    const Lease lease = ledger_.next(idle->first, now_s());
     if (lease.kind == LeaseKind::none && lease.step <= idle->second) {
       ++idle;
       continue;
@@ -103,7 +112,7 @@ void Coordinator::receive(const UnitReport& report) {
   const auto busy = busy_workers_.find(report.worker);
   if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
   log_.unit(report);
-  ledger_.unit_computed(report);
+  ledger_.unit_computed(report, now_s());
   after_event();
 }
 
@@ -114,7 +123,7 @@ void Coordinator::receive(const EvaluationReport& report) {
 
 void Coordinator::receive(const StepComplete& message) {
   log_.server_completed(message);
-  ledger_.server_completed_step(message);
+  ledger_.server_completed_step(message, now_s());
   after_event();
 }
 

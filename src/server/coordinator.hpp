@@ -35,6 +35,7 @@ class Coordinator {
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
+  RunResult result() const { return log_.result(); }
   /// "worker 1 (unit 7 of step 3), server 2 (step 3)": for the message of a time-out.
   std::string waiting_for() const;
 

@@ -64,6 +64,7 @@ void RunLog::write_status(const std::string& status) {
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm) {
   const int64_t done = result.step + 1;
+  step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
   interval_tokens_ += result.tokens;
   interval_nats_ += result.nats;
@@ -100,6 +101,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm) {
 
 void RunLog::evaluation(const EvaluationResult& result) {
   evaluations_.push_back(result);
+  evaluation_seconds_.push_back(seconds());
   const double bits_per_byte = result.nats / (std::numbers::ln2 * validation_bytes_);
   metrics_.append(json{
       {"kind", "evaluation"},
@@ -190,6 +192,16 @@ void RunLog::say_workers() const {
 
 // One worker of each node that has any read the node's counters.
 void RunLog::say_energy() const {
+  const EmulatedDeviceConfig& device = plan_.deck.emulation.device;
+  if (device.busy_watts > 0 || device.idle_watts > 0) {
+    double modelled = 0;
+    for (const WorkerSummary& worker : workers_) {
+      const double busy_s = utilization(worker.account) * wall_seconds(worker.account);
+      modelled += device.busy_watts * busy_s + device.idle_watts * (wall_seconds(worker.account) - busy_s);
+    }
+    say(fmt::format("energy: {:.0f} J modelled, {} W while a worker computes and {} W while it does not", modelled,
+                    device.busy_watts, device.idle_watts));
+  }
   double joules = 0;
   int64_t nodes = 0;
   for (const WorkerSummary& worker : workers_) {
@@ -239,6 +251,23 @@ void RunLog::finish() {
                     (last_checkpoint_ / "checkpoint.h5").string()));
     say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
+}
+
+RunResult RunLog::result() const {
+  RunResult result{.steps = step_points_,
+                   .evaluations = {},
+                   .staleness_counts = staleness_counts_,
+                   .workers = workers_,
+                   .tokens = trained_tokens_,
+                   .seconds = seconds()};
+  for (size_t i = 0; i < evaluations_.size(); ++i) {
+    const EvaluationResult& evaluation = evaluations_[i];
+    result.evaluations.push_back({.step = evaluation.step,
+                                  .loss = mean(evaluation.nats, evaluation.tokens),
+                                  .bits_per_byte = evaluation.nats / (std::numbers::ln2 * validation_bytes_),
+                                  .seconds = evaluation_seconds_[i]});
+  }
+  return result;
 }
 
 }  // namespace hat

@@ -9,6 +9,7 @@
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
 #include "hat/metrics/line_file.hpp"
+#include "hat/server/run_result.hpp"
 #include "server/run_metrics.hpp"
 
 namespace hat {
@@ -40,6 +41,8 @@ class RunLog {
   void worker(const WorkerSummary& summary);
   /// The closing summary, and status "finished".
   void finish();
+  /// All of it so far; complete after finish().
+  RunResult result() const;
 
  private:
   void say_workers() const;
@@ -60,6 +63,8 @@ class RunLog {
   std::vector<int64_t> staleness_counts_;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
+  std::vector<RunResult::StepPoint> step_points_;
+  std::vector<double> evaluation_seconds_;
   LineFile metrics_;
   RunMetrics run_metrics_;
 };

@@ -1,5 +1,7 @@
 #include "hat/server/server.hpp"
 
+#include <stdexcept>
+
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
@@ -165,6 +167,11 @@ bool Server::progress() { return impl_->progress(); }
 bool Server::finished() const {
   const bool told = impl_->coordinator ? impl_->coordinator->finished() : impl_->shut_down;
   return told && impl_->mailbox.flush();
+}
+
+RunResult Server::result() const {
+  if (!impl_->coordinator) throw std::logic_error("only server 0 has the result of a run");
+  return impl_->coordinator->result();
 }
 
 }  // namespace hat

@@ -28,7 +28,12 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
                   .next_step = plan_.first_step,
                   .sums = {},
                   .tokens_done = {},
-                  .steps_done = {}}));
+                  .steps_done = {},
+                  .lateness = {},
+                  .prediction = {}}));
+    if (plan_.deck.delay.predict && plan_.predicted_slots[i].slots > 0) {
+      parts_.back()->prediction.emplace(window, plan_.predicted_slots[i], plan_.deck.staleness);
+    }
   }
 }
 
@@ -37,6 +42,7 @@ void Shard::initialize() {
     const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
     hat::initialize(plan_.layout, place.block, place.begin, part->slots.begin(0).data(), place.count, plan_.deck.seed);
     part->slots.publish(0);
+    if (part->prediction) part->prediction->publish_as_is(0, part->slots.values());
   }
 }
 
@@ -53,11 +59,13 @@ void Shard::restore(const CheckpointReader& checkpoint) {
       checkpoint.read(parameter_path(block, tensor), piece.first_row, piece.rows, piece.columns,
                       values + piece.part_offset);
       for (OptimizerState& saved : part->optimizer.state(p)) {
-        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, piece.columns,
+        const auto columns = static_cast<int64_t>(saved.values.size()) / piece.rows;
+        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, columns,
                         saved.values.data());
       }
     }
     part->slots.publish(version);
+    if (part->prediction) part->prediction->publish_as_is(version, part->slots.values());
   }
 }
 
@@ -128,6 +136,7 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   } else {
     sum.add(header.begin - place.begin, values, header.tokens, header.order);
   }
+  part.lateness[header.step].add(header.step - header.base_version);
   count_staleness(header.step, header.block, header.step - header.base_version, header.base_version);
   if (!sum.complete()) return;
 
@@ -175,12 +184,37 @@ bool Shard::try_start(Update& update) {
   }
   if (!factor) return false;
   update.scale = *factor / update.tokens;
+  update.staleness = plan_.unbounded() ? static_cast<double>(update.part->slots.latest() - update.base_version)
+                                       : update.part->lateness.at(update.step).mean();
   update.started = true;
   return true;
 }
 
 const float* Shard::gradient_of(const Update& update) const {
   return plan_.unbounded() ? update.gradient.data() : update.part->sums.at(update.step).sum();
+}
+
+// Under the rule exact, which compensation needs, all gradients of a step were taken at one version, and pulls keep its
+// slot until the step has been applied.
+const float* Shard::remedied_gradient(const Update& update) {
+  const float* gradient = gradient_of(update);
+  const PartState& part = *update.part;
+  const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
+  const int64_t base = plan_.oldest_version(place.block, update.step);
+  if (plan_.deck.delay.compensation == 0 || base == part.slots.latest()) return gradient;
+  const TensorPiece& piece = part.optimizer.piece(update.next_piece);
+  const auto first = static_cast<size_t>(piece.part_offset);
+  const auto count = static_cast<size_t>(piece.size());
+  base_values_.resize(count);
+  if (part.prediction) {
+    part.prediction->read(base, piece.part_offset, base_values_);
+  } else {
+    part.slots.read(base, piece.part_offset, base_values_);
+  }
+  compensated_.resize(static_cast<size_t>(place.count));
+  compensate(plan_.deck.delay.compensation, {gradient + first, count}, part.slots.values().subspan(first, count),
+             base_values_, std::span(compensated_).subspan(first, count));
+  return compensated_.data();
 }
 
 bool Shard::progress() {
@@ -193,10 +227,14 @@ bool Shard::progress() {
   PartState& part = *update->part;
   const int64_t version = part.slots.latest();
   if (update->next_piece == 0) update->begin_s = now_s();
+  const TensorPiece& piece = part.optimizer.piece(update->next_piece);
+  const float* gradient = remedied_gradient(*update);
   const float* old_values = part.slots.values().data();
   float* new_values = part.slots.begin(version + 1).data();
-  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient_of(*update),
-                        old_values, new_values);
+  if (part.prediction) part.prediction->before_update(version + 1, piece, old_values);
+  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient, old_values,
+                        new_values, update->staleness);
+  if (part.prediction) part.prediction->after_update(version + 1, piece, new_values);
   if (++update->next_piece == part.optimizer.pieces()) {
     finish(*update);
     updates_.erase(update);
@@ -206,12 +244,15 @@ bool Shard::progress() {
 
 void Shard::finish(Update& update) {
   PartState& part = *update.part;
+  const int64_t version = part.slots.latest() + 1;
   const double publish_s = now_s();
-  part.slots.publish(part.slots.latest() + 1);
-  trace(TraceKind::publish, part, publish_s, update.step, update.unit, part.slots.latest());
-  trace(TraceKind::update, part, update.begin_s, update.step, update.unit, part.slots.latest());
+  if (part.prediction) part.prediction->publish(version);
+  part.slots.publish(version);
+  trace(TraceKind::publish, part, publish_s, update.step, update.unit, version);
+  trace(TraceKind::update, part, update.begin_s, update.step, update.unit, version);
   if (!plan_.unbounded()) {
     part.sums.erase(update.step);
+    part.lateness.erase(update.step);
     ++part.next_step;
     part_completed_step(part, update.step);
     return;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "hat/optimizer/optimizer.hpp"
 #include "server/checkpoint_slices.hpp"
 #include "server/clipping.hpp"
+#include "server/delay_remedies.hpp"
 #include "server/staleness_count.hpp"
 
 namespace hat {
@@ -64,6 +66,8 @@ class Shard {
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
     std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
+    std::map<int64_t, Lateness> lateness;    // bounded: by step
+    std::optional<Prediction> prediction;    // staleness.predict, if the block may be late
   };
   /// An update under way or waiting for its clipping factor.
   struct Update {
@@ -76,8 +80,9 @@ class Shard {
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
-    int64_t unit = -1;   // unbounded: of the push
-    double begin_s = 0;  // of its first piece
+    double staleness = 0;  // mean over its pushes
+    int64_t unit = -1;     // unbounded: of the push
+    double begin_s = 0;    // of its first piece
   };
 
   PartState& part_of(const PushHeader& header);
@@ -85,6 +90,8 @@ class Shard {
   void queue_update(PartState& part, const PushHeader& header, std::span<const float> values);
   bool try_start(Update& update);
   const float* gradient_of(const Update& update) const;
+  /// The gradient for the next piece, with delay compensation where the deck asks for it and it was late.
+  const float* remedied_gradient(const Update& update);
   void finish(Update& update);
   void part_completed_step(PartState& part, int64_t step);
   void trace(TraceKind kind, const PartState& part, double begin_s, int64_t step, int64_t unit, int64_t version);
@@ -105,6 +112,8 @@ class Shard {
   std::map<int64_t, std::vector<int64_t>> staleness_counts_;  // by step
   std::map<int64_t, StalenessCount> block_staleness_;         // by step
   TraceRecorder* trace_ = nullptr;
+  std::vector<float> base_values_;  // delay compensation: of a piece
+  std::vector<float> compensated_;  // of a part; one piece is filled at a time
 };
 
 }  // namespace hat

@@ -10,7 +10,9 @@ ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device
   for (size_t b = 0; b < plan_.layout.blocks.size(); ++b) {
     Block& block = blocks_.emplace_back();
     if (plan_.reads_in_place(static_cast<int64_t>(b), world_rank)) {
-      block.own.emplace(window_, plan_.slots.parts[static_cast<size_t>(plan_.shards.parts_of_block[b].front())]);
+      const auto part = static_cast<size_t>(plan_.shards.parts_of_block[b].front());
+      block.own.emplace(window_, plan_.slots.parts[part]);
+      if (plan_.deck.delay.predict) block.own_predicted.emplace(window_, plan_.predicted_slots[part]);
       continue;
     }
     for (DeviceBuffer<float>& values : block.values) {
@@ -19,7 +21,9 @@ ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device
   }
 }
 
-bool ParameterCache::satisfies(int64_t version, Need need) {
+bool ParameterCache::Block::satisfies(Need need) const {
+  const int64_t version = versions[static_cast<size_t>(current)];
+  if (predicted[static_cast<size_t>(current)] != need.predicted) return false;
   return need.rule == SlotPull::Rule::exact ? version == need.version : version >= need.version;
 }
 
@@ -29,17 +33,17 @@ void ParameterCache::start_pull(int64_t index, Need need) {
   std::vector<SlotPull::Target> targets;
   for (const int64_t part : plan_.shards.parts_of_block[static_cast<size_t>(index)]) {
     const auto p = static_cast<size_t>(part);
-    targets.push_back({.part = plan_.slots.parts[p], .values = other + plan_.shards.parts[p].begin});
+    targets.push_back({.part = plan_.slots_of(need.predicted)[p], .values = other + plan_.shards.parts[p].begin});
   }
   const int64_t have = block.versions[static_cast<size_t>(block.current)];
+  block.pulls_predicted = need.predicted;
   block.pull.emplace(window_, std::move(targets), need.version, need.rule, have, counters_);
 }
 
 void ParameterCache::prefetch(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   if (block.own || block.pull) return;
-  const int64_t have = block.versions[static_cast<size_t>(block.current)];
-  if (need.rule == SlotPull::Rule::exact && have == need.version) return;
+  if (need.rule == SlotPull::Rule::exact && block.satisfies(need)) return;
   start_pull(index, need);
 }
 
@@ -48,18 +52,23 @@ bool ParameterCache::take_if_done(Block& block) {
   if (!block.pull->step()) return false;
   const int64_t version = block.pull->version();
   block.pull.reset();
-  if (version == block.versions[static_cast<size_t>(block.current)]) return true;  // nothing newer: still the same copy
+  const auto now = static_cast<size_t>(block.current);
+  // Nothing newer: still the same copy.
+  if (version == block.versions[now] && block.pulls_predicted == block.predicted[now]) return true;
   block.current = 1 - block.current;
   block.versions[static_cast<size_t>(block.current)] = version;
+  block.predicted[static_cast<size_t>(block.current)] = block.pulls_predicted;
   return true;
 }
 
 const float* ParameterCache::acquire_in_place(Block& block, Need need, const std::string& what) {
-  waiting_.until(Activity::wait_pull, what, [&] { return block.own->latest() >= need.version; });
-  const int64_t version = need.rule == SlotPull::Rule::exact ? need.version : block.own->latest();
-  if (!block.own->holds(version)) throw Error(fmt::format("{} was overwritten before it was read in place", what));
+  const OwnSlots& own = block.own_slots(need.predicted);
+  waiting_.until(Activity::wait_pull, what, [&] { return own.latest() >= need.version; });
+  const int64_t version = need.rule == SlotPull::Rule::exact ? need.version : own.latest();
+  if (!own.holds(version)) throw Error(fmt::format("{} was overwritten before it was read in place", what));
   block.versions[static_cast<size_t>(block.current)] = version;
-  return block.own->values(version);
+  block.predicted[static_cast<size_t>(block.current)] = need.predicted;
+  return own.values(version);
 }
 
 const float* ParameterCache::acquire(int64_t index, Need need) {
@@ -68,7 +77,7 @@ const float* ParameterCache::acquire(int64_t index, Need need) {
       fmt::format("version {} of block {}", need.version, plan_.layout.blocks[static_cast<size_t>(index)].name);
   if (block.own) return acquire_in_place(block, need, what);
   // A prefetch for something else (a lease came back, validation came between) is finished first: it may be writing.
-  while (block.pull || !satisfies(block.versions[static_cast<size_t>(block.current)], need)) {
+  while (block.pull || !block.satisfies(need)) {
     if (!block.pull) start_pull(index, need);
     waiting_.until(Activity::wait_pull, what, [&] { return take_if_done(block); });
   }
@@ -78,7 +87,7 @@ const float* ParameterCache::acquire(int64_t index, Need need) {
 int64_t ParameterCache::version(int64_t index) const {
   const Block& block = blocks_[static_cast<size_t>(index)];
   const int64_t version = block.versions[static_cast<size_t>(block.current)];
-  if (block.own && !block.own->holds(version)) {
+  if (block.own && !block.own_slots(block.predicted[static_cast<size_t>(block.current)]).holds(version)) {
     throw Error(fmt::format("version {} of block {} was overwritten while it was read in place", version,
                             plan_.layout.blocks[static_cast<size_t>(index)].name));
   }

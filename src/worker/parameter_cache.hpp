@@ -41,6 +41,7 @@ class ParameterCache {
   struct Need {
     int64_t version = 0;  ///< this one, or the oldest that will do
     SlotPull::Rule rule = SlotPull::Rule::exact;
+    bool predicted = false;  ///< exact only: as servers predict it (staleness.predict), from slots of its own
   };
 
   /// Starts to pull `block` for the next unit, unless it is there, on its way, or read in place.
@@ -58,13 +59,18 @@ class ParameterCache {
 
  private:
   struct Block {
-    std::optional<OwnSlots> own;  // read in place: no copies, no pulls
+    std::optional<OwnSlots> own;            // read in place: no copies, no pulls
+    std::optional<OwnSlots> own_predicted;  // beside it, where predictions are published
     std::array<DeviceBuffer<float>, 2> values;
     std::array<int64_t, 2> versions{-1, -1};
+    std::array<bool, 2> predicted{};
     int current = 0;
     std::optional<SlotPull> pull;
+    bool pulls_predicted = false;
+
+    const OwnSlots& own_slots(bool of_predicted) const { return of_predicted ? *own_predicted : *own; }
+    bool satisfies(Need need) const;
   };
-  static bool satisfies(int64_t version, Need need);
   const float* acquire_in_place(Block& block, Need need, const std::string& what);
   void start_pull(int64_t index, Need need);
   bool take_if_done(Block& block);

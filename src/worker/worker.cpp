@@ -172,7 +172,8 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
   const bool freshest =
       plan.deck.staleness_rule == StalenessRule::freshest && !plan.is_barrier[static_cast<size_t>(block)];
   return {.version = plan.oldest_version(block, lease.step),
-          .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact};
+          .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact,
+          .predicted = plan.is_predicted(block, lease.step)};
 }
 
 // Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.

@@ -107,10 +107,11 @@ struct UnitReport {
   int64_t step = 0;
   double nats = 0;
   int64_t tokens = 0;
+  double seconds = 0;           ///< of computing, waits left out
   AccountReading account = {};  ///< until now
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), account.fields(f);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), account.fields(f);
   }
 };
 

@@ -53,6 +53,9 @@ class SlotPublisher {
   int64_t latest() const { return latest_; }
   /// Values of the version published last. With bf16 they are already being overwritten once `begin` has been called.
   std::span<const float> values() const;
+  /// What pullers get of elements [first, first + values.size()) of `version`. Throws Error when its slot has been
+  /// opened for another version.
+  void read(int64_t version, int64_t first, std::span<float> values) const;
 
  private:
   /// Nobody may use what the slot of `version` held.

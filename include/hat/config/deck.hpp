@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "hat/config/emulation.hpp"
+
 namespace hat {
 
 /// The deck of `hat train`: every key with its default. A key `model.width` is the deck entry `width` of `[model]`, the
@@ -12,12 +14,13 @@ namespace hat {
 enum class Mode { sync, hybrid, async };
 enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
-enum class Dispatch { on_demand, static_ };
+enum class Dispatch { on_demand, static_, sorted, balanced };  ///< ledger/ledger.hpp tells what each does
 enum class PullFormat { fp32, bf16 };
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
 enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
+enum class MomentumRule { fixed, staleness };
 enum class LongPolicy { cut, refuse };
 enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
 
@@ -59,6 +62,8 @@ struct OptimizerConfig {
   double epsilon = 1e-8;
   double momentum = 0.95;     ///< SGD and Muon
   double weight_decay = 0.1;  ///< decoupled, on matrices only
+  /// staleness: beta1 and momentum are raised to the power 1 + mean staleness of the update
+  MomentumRule momentum_rule = MomentumRule::fixed;
 };
 
 struct ScheduleConfig {
@@ -70,6 +75,13 @@ struct ScheduleConfig {
 struct ClipConfig {
   ClipRule rule = ClipRule::global;  ///< key clip; preset by mode: sync global, hybrid and async previous
   double norm = 1.0;
+};
+
+/// Remedies for delay (key staleness.*), none by default.
+struct DelayConfig {
+  bool predict = false;     ///< late gradients are taken at w + S times the last update of the block
+  int64_t sync_steps = 0;   ///< the first steps of training, with S = 0 for every block
+  double compensation = 0;  ///< lambda of delay compensation
 };
 
 struct TrainConfig {
@@ -132,11 +144,13 @@ struct Deck {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   ClipConfig clip;
+  DelayConfig delay;
   TrainConfig train;
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
   TraceConfig trace;
+  EmulationConfig emulation;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.

@@ -18,6 +18,7 @@ std::string deck_text(bool value);
 std::string deck_text(double value);
 std::string deck_text(const std::string& value);
 std::string deck_text(const std::vector<std::string>& values);
+std::string deck_text(const std::vector<double>& values);
 template <class T>
 requires std::is_integral_v<T> std::string deck_text(T value) { return std::to_string(value); }
 

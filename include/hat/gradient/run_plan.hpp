@@ -20,6 +20,8 @@ struct RunPlan {
   RolePlan roles;
   ShardPlan shards;
   SlotTable slots;
+  /// By part: where its predictions lie. None without staleness.predict, and none of blocks that are never late.
+  std::vector<PartSlots> predicted_slots;
   std::vector<bool> is_barrier;  ///< by block
   int64_t first_step = 0;        ///< where training starts or continues
   int64_t end_step = 0;          ///< one behind the last
@@ -33,8 +35,16 @@ struct RunPlan {
   /// A worker on `world_rank` computes with the slots of `block` themselves: they are of its own process, the block is
   /// one run of fp32 values there, and staleness is bounded (worker/parameter_cache.hpp tells why that is needed).
   bool reads_in_place(int64_t block, int world_rank) const;
+  /// S of one step, bounded: 0 in the first staleness.sync_steps.
+  int64_t staleness_of(int64_t step) const { return step < deck.delay.sync_steps ? 0 : deck.staleness; }
   /// The oldest version of `block` on which step `step` may be computed (unbounded: any).
   int64_t oldest_version(int64_t block, int64_t step) const;
+  /// Step `step` is computed on `block` as servers predict it, for the step at which its gradient will be applied.
+  bool is_predicted(int64_t block, int64_t step) const {
+    return deck.delay.predict && oldest_version(block, step) < step;
+  }
+  /// Where pulls of blocks, as they are or as predicted, find their parts.
+  const std::vector<PartSlots>& slots_of(bool predicted) const { return predicted ? predicted_slots : slots.parts; }
 };
 
 /// A checkpoint is written after this many steps.

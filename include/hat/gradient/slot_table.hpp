@@ -15,4 +15,8 @@ struct SlotTable {
 
 SlotTable make_slot_table(const ShardPlan& shards, const RolePlan& roles, int64_t slots, PullFormat format);
 
+/// A second set of slots, alike, for the parts of the blocks that `wanted` names (by block), behind all others in the
+/// windows of `table`. By index in ShardPlan::parts; the other parts have none (slots = 0).
+std::vector<PartSlots> append_slots(SlotTable& table, const ShardPlan& shards, const std::vector<bool>& wanted);
+
 }  // namespace hat

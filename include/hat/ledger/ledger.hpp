@@ -8,6 +8,7 @@
 #include "hat/comm/messages.hpp"
 #include "hat/config/deck.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 
 namespace hat {
 
@@ -15,11 +16,16 @@ struct LedgerOptions {
   int workers = 1;
   int servers = 1;
   Dispatch dispatch = Dispatch::on_demand;
-  int64_t unit_tokens = 512;
+  int64_t unit_tokens = 512;  ///< most target tokens of a unit of several sequences
+  int64_t least_tokens =
+      512;                   ///< on demand a unit has at least so many, unless they do not fit or the step has no more
+  double max_delay_s = 0.5;  ///< on demand a unit of several sequences takes at most this long
+  double area_weight = 0;    ///< of the cost model
   bool deterministic = false;  ///< units go to workers by their number, not by demand
   int64_t first_step = 0;      ///< where training starts or continues
   int64_t end_step = 0;        ///< one behind the last
   int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
+  int64_t staleness = 0;       ///< S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead)
   int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
   int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
 };
@@ -46,15 +52,25 @@ struct EvaluationResult {
 ///   leased -> computed the worker reported its loss
 ///   computed -> committed, all units of a step at once, when every server has applied the step
 /// Any other transition is an error. Steps commit in order; each sequence of an epoch belongs to exactly one unit.
+///
+/// How work is handed out:
+///   static     worker w has sequences w, w + W, w + 2 W ... of the step
+///   sorted     the same after sorting by length: equal counts, similar loads
+///   balanced   sets of nearly equal estimated cost (balanced_partition)
+///   on_demand  units are formed when a worker asks: the longest free sequences first, single or packed up to
+///              least_tokens, max_delay_s and, so that the last units of a step end together, half of what is left for
+///              each worker. A worker asks while it still computes; which unit it gets is what it would take if all
+///              took the longest one whenever they become free, as the cost model predicts. So a worker that has
+///              hours to go on a long sequence does not sit on another that somebody else could begin earlier.
 class Ledger {
  public:
   Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, const LedgerOptions& options);
 
-  /// What `worker` does next. Never waits: Lease kind `none` if there is nothing at this moment.
-  Lease next(int64_t worker);
+  /// What `worker` does next. Never waits: Lease kind `none` if there is nothing at this moment. `now_s`: a clock.
+  Lease next(int64_t worker, double now_s = 0);
 
-  void unit_computed(const UnitReport& report);
-  void server_completed_step(const StepComplete& message);
+  void unit_computed(const UnitReport& report, double now_s = 0);
+  void server_completed_step(const StepComplete& message, double now_s = 0);
   void group_evaluated(const EvaluationReport& report);
 
   /// Steps committed and evaluations finished since the last call, in order.
@@ -65,13 +81,14 @@ class Ledger {
   /// Servers that have not completed the oldest step that is not committed; for the message of a time-out.
   std::vector<int64_t> servers_behind() const;
   bool finished() const { return phase_ == Phase::finished; }
+  const UnitCostModel& cost_model() const { return costs_; }
 
  private:
   /// Training goes from pause to pause; at each pause everything in flight is finished, and evaluated where it is due.
   enum class Phase { training, evaluating, finished };
   enum class UnitState { free, leased, computed };
   struct Unit {
-    int64_t number = 0;
+    int64_t order = 0;  // place in the step
     std::vector<Sequence> sequences;
     UnitState state = UnitState::free;
     double nats = 0;
@@ -80,29 +97,60 @@ class Ledger {
   struct OpenStep {
     int64_t epoch = 0;
     int64_t target_tokens = 0;
-    std::vector<Unit> units;
-    std::vector<std::deque<int64_t>> free_units;  // one queue for all, or one per worker
+    std::map<int64_t, Unit> units;               // by number
+    std::vector<std::deque<int64_t>> own_units;  // fixed in advance: of each worker, free ones
+    std::deque<Sequence> free_sequences;         // on demand: in no unit yet, longest first
     int64_t units_computed = 0;
     std::vector<bool> server_complete;
     std::vector<int64_t> staleness_counts;
+    bool has_free_work() const { return !free_sequences.empty(); }
+  };
+  /// A unit that a worker has and did not report yet.
+  struct Assigned {
+    int64_t step;
+    int64_t unit;
+    double seconds;  // predicted
+  };
+  struct WorkerState {
+    int64_t first_step = 0;  // it was told that it has no unit of the steps before
+    std::deque<Assigned> assigned;
+    double since_s = 0;  // when it began the first of them, or ended its last
+  };
+  /// Sequences [begin, end) of OpenStep::free_sequences.
+  struct Run {
+    size_t begin;
+    size_t end;
   };
 
   OpenStep& open_step(int64_t step);
-  void commit_complete_steps();
+  Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
+  void commit_complete_steps(double now_s);
   void advance_phase();
   int64_t next_pause(int64_t after) const;
-  Lease lease_training(int64_t worker);
+  Lease lease_training(int64_t worker, double now_s);
   Lease lease_evaluation();
+  Lease lease_unit(int64_t step, int64_t number);
+  std::optional<int64_t> take_unit(int64_t worker, int64_t step, double now_s);
   Unit& unit_of(int64_t step, int64_t number);
+
+  // On demand.
+  bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
+  std::vector<double> free_at(double now_s, int64_t step) const;
+  Run unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, size_t workers) const;
+  std::optional<Run> planned_run(int64_t worker, const OpenStep& step, int64_t index, double now_s) const;
+  double free_cost(const OpenStep& step, int64_t worker) const;
 
   DataOrder& order_;
   std::vector<std::vector<Sequence>> validation_;
   LedgerOptions options_;
+  UnitCostModel costs_;
   Phase phase_;
   int64_t pause_;      // no step from here on is leased before everything below is committed
   int64_t committed_;  // steps below are committed
   int64_t next_unit_ = 0;
   std::map<int64_t, OpenStep> steps_;
+  std::vector<WorkerState> workers_;
+  std::map<int64_t, double> committed_at_;  // newest steps: when
   size_t groups_leased_ = 0;
   std::vector<std::optional<EvaluationReport>> groups_;
   std::vector<StepResult> finished_steps_;

@@ -67,8 +67,7 @@ class Transformer {
   /// Logits of every position, (T, V) row-major, into `logits`. For generation and tests.
   void logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits);
 
-  /// FLOP of forward and backward of one document of `length` tokens: 6 N per token (N without position embeddings,
-  /// embedding look-up not counted unless tied) plus 6 n^2 width per layer.
+  /// FLOP of forward and backward of one document of `length` tokens (flop_count.hpp).
   double flop(int64_t length) const;
 
  private:

@@ -9,6 +9,7 @@
 #include "hat/dataset/dataset.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "hat/metrics/trace.hpp"
+#include "hat/server/run_result.hpp"
 
 namespace hat {
 
@@ -27,6 +28,8 @@ class Server {
   bool progress();
   /// Everything is committed, saved and told.
   bool finished() const;
+  /// Of server 0 once finished. Throws std::logic_error on other servers.
+  RunResult result() const;
 
  private:
   struct Impl;

@@ -1,3 +1,5 @@
+#include "commands/training_run.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -5,7 +7,9 @@
 #include <memory>
 #include <optional>
 
+#include "commands/all_ranks.hpp"
 #include "commands/compute_choice.hpp"
+#include "commands/delay_text.hpp"
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
 #include "commands/rank_trace.hpp"
@@ -13,9 +17,7 @@
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/mpi_environment.hpp"
-#include "hat/commands/commands.hpp"
 #include "hat/commands/generation.hpp"
-#include "hat/config/deck_schema.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
@@ -26,28 +28,6 @@
 namespace hat {
 
 namespace {
-
-/// Runs `job` on every rank, then agrees on how it went: if it failed anywhere, the first such rank prints its one
-/// line, and all ranks return the same exit code.
-template <class Job>
-ExitCode on_all_ranks(const Communicator& world, Job job) {
-  std::string error;
-  auto code = ExitCode::success;
-  try {
-    job();
-  } catch (const InputError& bad) {
-    error = bad.what();
-    code = ExitCode::bad_input;
-  } catch (const std::exception& bad) {
-    error = bad.what();
-    code = ExitCode::failure;
-  }
-  const int64_t priority = code == ExitCode::success ? 0 : world.size() - world.rank();
-  const int64_t first = world.all_reduce_max(priority);
-  if (first == 0) return ExitCode::success;
-  if (priority == first) fmt::print(stderr, "hat: {}\n", error);
-  return static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));
-}
 
 /// Steps that the deck asks for, counted from the beginning of training.
 int64_t steps_of(const Deck& deck, DataOrder& order) {
@@ -210,6 +190,8 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
              plan.roles.workers(), nodes);
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
+  const std::string remedies = describe_delay(deck);
+  if (!remedies.empty()) fmt::print("remedies for delay: {}\n", remedies);
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
   fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
@@ -232,7 +214,7 @@ bool is_first_worker_of_node(const RolePlan& roles, const std::vector<int>& node
 }
 
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank) {
+void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
   const RunPlan& plan = setup.plan;
   RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
   std::optional<EnergyCounter> energy;
@@ -268,29 +250,26 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
       backoff.pause();
     }
   }
+  if (result != nullptr && setup.server == 0) *result = server->result();
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
   trace.write();
 }
 
-ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesystem::path>& deck_file) {
-  MpiEnvironment mpi;
-  const Communicator world = Communicator::world();
+/// What all ranks have to see alike, or each would train something else.
+void check_same_deck(const Communicator& world, const std::string& deck_text, const std::string& first_deck) {
+  if (deck_text == first_deck) return;
+  throw InputError(
+      "deck", "", fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
+}
+
+}  // namespace
+
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result) {
   const std::vector<int> node_of_rank = world.node_of_rank();
   Setup setup;
-  ExitCode code = on_all_ranks(world, [&] {
-    refuse_accidental_singleton();
-    options.load(deck_file);
-    resolve_presets(options, deck);
-  });
-  if (code != ExitCode::success) return code;
-  const std::string deck_text = options.effective();
   const std::string first_deck = world.broadcast(deck_text, 0);
-  code = on_all_ranks(world, [&] {
-    if (deck_text != first_deck) {
-      throw InputError(
-          "deck", "",
-          fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
-    }
+  ExitCode code = on_all_ranks(world, [&] {
+    check_same_deck(world, deck_text, first_deck);
     prepare(world, node_of_rank, deck, deck_text, setup);
   });
   if (code != ExitCode::success) return code;
@@ -302,7 +281,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
   if (code != ExitCode::success) return code;
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world, node_of_rank);
+    run_roles(setup, world, node_of_rank, result);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     let_lower_ranks_speak(world.rank());
@@ -314,27 +293,6 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesyst
     abort_all_ranks(static_cast<int>(ExitCode::failure));
   }
   return ExitCode::success;
-}
-
-}  // namespace
-
-CommandBody add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train a model: servers and workers, one deck");
-  command->footer(
-      "Example: mpirun -n 3 hat train inputs/quickstart.toml --data.path dataset.h5 --output hat-run\n"
-      "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
-      "deck.");
-  auto deck = std::make_shared<Deck>();
-  auto deck_file = std::make_shared<std::string>();
-  command->add_option("deck", *deck_file,
-                      "Deck file (TOML, but a key may have a value and keys below it: optimizer and optimizer.beta1)");
-  auto options = std::make_shared<OptionSet>(*command);
-  add_deck_keys(*options, *deck);
-  return [options, deck, deck_file] {
-    std::optional<std::filesystem::path> file;
-    if (!deck_file->empty()) file = *deck_file;
-    return train(*options, *deck, file);
-  };
 }
 
 }  // namespace hat

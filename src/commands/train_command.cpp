@@ -1,0 +1,49 @@
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "commands/all_ranks.hpp"
+#include "commands/training_run.hpp"
+#include "hat/comm/mpi_environment.hpp"
+#include "hat/commands/commands.hpp"
+#include "hat/config/deck_schema.hpp"
+
+namespace hat {
+
+namespace {
+
+ExitCode train(OptionSet& options, Deck& deck, const std::optional<std::filesystem::path>& deck_file) {
+  MpiEnvironment mpi;
+  const Communicator world = Communicator::world();
+  const ExitCode code = on_all_ranks(world, [&] {
+    refuse_accidental_singleton();
+    options.load(deck_file);
+    resolve_presets(options, deck);
+  });
+  if (code != ExitCode::success) return code;
+  return run_training(world, deck, options.effective(), nullptr);
+}
+
+}  // namespace
+
+CommandBody add_train(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train a model: servers and workers, one deck");
+  command->footer(
+      "Example: mpirun -n 3 hat train inputs/quickstart.toml --data.path dataset.h5 --output hat-run\n"
+      "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
+      "deck.");
+  auto deck = std::make_shared<Deck>();
+  auto deck_file = std::make_shared<std::string>();
+  command->add_option("deck", *deck_file,
+                      "Deck file (TOML, but a key may have a value and keys below it: optimizer and optimizer.beta1)");
+  auto options = std::make_shared<OptionSet>(*command);
+  add_deck_keys(*options, *deck);
+  return [options, deck, deck_file] {
+    std::optional<std::filesystem::path> file;
+    if (!deck_file->empty()) file = *deck_file;
+    return train(*options, *deck, file);
+  };
+}
+
+}  // namespace hat

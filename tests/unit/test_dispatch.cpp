@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <queue>
+
+#include "hat/core/random.hpp"
+#include "hat/dataset/dataset_writer.hpp"
+#include "hat/ledger/ledger.hpp"
+#include "io_support.hpp"
+
+// The ledger in virtual time: workers that compute for as long as a cost says, and ask as a worker does, in the middle
+// of the forward pass. How much of the workers' time is used?
+
+namespace hat {
+namespace {
+
+constexpr double kAreaWeight = 1.0 / 13500;  // GPT-2 124M
+
+double cost_of(const Sequence& sequence) {
+  const auto n = static_cast<double>(sequence.length);
+  return n + kAreaWeight * n * n;
+}
+double cost_of(const std::vector<Sequence>& sequences) {
+  double cost = 0;
+  for (const Sequence& sequence : sequences) cost += cost_of(sequence);
+  return cost;
+}
+
+struct Cluster {
+  std::vector<double> speeds;  // by worker
+  int64_t staleness = 1;
+  int64_t steps = 60;
+  double stall_s = 0;  // worker 0 stops so long in every 20th of its units
+};
+
+/// Virtual time until all steps are done.
+class VirtualRun {
+ public:
+  VirtualRun(DataOrder& order, const Cluster& cluster, LedgerOptions options)
+      : cluster_(cluster), workers_(cluster.speeds.size()), done_(static_cast<size_t>(cluster.steps), -1) {
+    options.workers = static_cast<int>(cluster.speeds.size());
+    options.end_step = cluster.steps;
+    options.staleness = cluster.staleness;
+    options.lookahead = cluster.staleness + 2;
+    options.area_weight = kAreaWeight;
+    ledger_.emplace(order, std::vector<std::vector<Sequence>>{}, options);
+    for (int64_t step = 0; step < cluster.steps; ++step) tokens_.push_back(order.step(step).target_tokens);
+  }
+
+  double run() {
+    for (size_t w = 0; w < workers_.size(); ++w) ask_idle(w);
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.at;
+      event.act();
+      for (size_t w = 0; w < workers_.size(); ++w) {
+        if (workers_[w].idle) ask_idle(w);
+      }
+    }
+    EXPECT_TRUE(ledger_->finished());
+    return now_;
+  }
+  const Ledger& ledger() const { return *ledger_; }
+
+ private:
+  struct Event {
+    double at;
+    int64_t number;
+    std::function<void()> act;
+    bool operator<(const Event& other) const { return at != other.at ? at > other.at : number > other.number; }
+  };
+  struct Worker {
+    bool idle = true;
+    bool computing = false;
+    std::optional<Lease> current;
+    std::optional<Lease> next;
+    int64_t units = 0;
+  };
+
+  void at(double time, std::function<void()> act) { events_.push({time, number_++, std::move(act)}); }
+
+  void ask_idle(size_t w) {
+    Worker& worker = workers_[w];
+    const Lease lease = ledger_->next(static_cast<int64_t>(w), now_);
+    worker.idle = lease.kind != LeaseKind::finish;
+    if (lease.kind != LeaseKind::train) return;
+    worker.idle = false;
+    worker.current = lease;
+    begin(w);
+  }
+
+  // A unit begins once the versions it needs are there.
+  void begin(size_t w) {
+    Worker& worker = workers_[w];
+    const int64_t needed = worker.current->step - 1 - cluster_.staleness;
+    if (needed >= 0 && done_[static_cast<size_t>(needed)] < 0) {
+      waiting_[needed].push_back(w);
+      return;
+    }
+    double seconds = cost_of(worker.current->sequences) / cluster_.speeds[w];
+    if (w == 0 && ++worker.units % 20 == 0) seconds += cluster_.stall_s;
+    at(now_ + seconds / 6, [this, w] { workers_[w].next = ledger_->next(static_cast<int64_t>(w), now_); });
+    at(now_ + seconds, [this, w, seconds] { end(w, seconds); });
+  }
+
+  void end(size_t w, double seconds) {
+    Worker& worker = workers_[w];
+    const Lease lease = *std::exchange(worker.current, std::nullopt);
+    int64_t tokens = 0;
+    for (const Sequence& sequence : lease.sequences) tokens += sequence.length;
+    ledger_->unit_computed({.worker = static_cast<int64_t>(w),
+                            .unit = lease.unit,
+                            .generation = 1,
+                            .step = lease.step,
+                            .tokens = tokens,
+                            .seconds = seconds},
+                           now_);
+    const auto step = static_cast<size_t>(lease.step);
+    if ((tokens_[step] -= tokens) == 0) complete_.push(-lease.step);
+    while (!complete_.empty() && -complete_.top() == next_done_) {
+      complete_.pop();
+      finish_step(next_done_++);
+    }
+    if (worker.next->kind == LeaseKind::train) {
+      worker.current = std::exchange(worker.next, std::nullopt);
+      begin(w);
+    } else {
+      worker.idle = true;
+    }
+  }
+
+  void finish_step(int64_t step) {
+    done_[static_cast<size_t>(step)] = now_;
+    ledger_->server_completed_step({.server = 0, .step = step, .staleness_counts = {}}, now_);
+    for (const size_t w : waiting_[step]) begin(w);
+  }
+
+  Cluster cluster_;
+  std::optional<Ledger> ledger_;
+  std::vector<Worker> workers_;
+  std::vector<double> done_;
+  std::vector<int64_t> tokens_;
+  std::priority_queue<int64_t> complete_;
+  int64_t next_done_ = 0;
+  std::map<int64_t, std::vector<size_t>> waiting_;
+  std::priority_queue<Event> events_;
+  int64_t number_ = 0;
+  double now_ = 0;
+};
+
+/// The bound: whoever is free takes the longest sequence at that very moment.
+double greedy_time(DataOrder& order, const Cluster& cluster) {
+  std::vector<double> done;
+  std::vector<double> free(cluster.speeds.size(), 0.0);
+  for (int64_t step = 0; step < cluster.steps; ++step) {
+    const int64_t needed = step - 1 - cluster.staleness;
+    const double ready = needed >= 0 ? done[static_cast<size_t>(needed)] : 0.0;
+    std::vector<double> costs;
+    for (const Sequence& sequence : order.step(step).sequences) costs.push_back(cost_of(sequence));
+    std::ranges::sort(costs, std::greater<>());
+    double end = done.empty() ? 0.0 : done.back();
+    for (const double cost : costs) {
+      const auto first = std::ranges::min_element(free);
+      *first = std::max(*first, ready) + cost / cluster.speeds[static_cast<size_t>(first - free.begin())];
+      end = std::max(end, *first);
+    }
+    done.push_back(end);
+  }
+  return done.back();
+}
+
+class DispatchTest : public ::testing::Test {
+ protected:
+  /// 62 / 28 / 10 % of lengths in 32-511 / 512-2047 / 2048-8192.
+  DispatchTest() : dataset_(make_dataset(folder_ / "d.h5")) {}
+  static Dataset make_dataset(const std::filesystem::path& path) {
+    const auto tokenizer = make_byte_tokenizer();
+    DatasetWriter writer(path, *tokenizer, {});
+    const auto below = [](uint64_t d, uint64_t n) { return static_cast<size_t>(random_below(1, 2, d, n)); };
+    for (uint64_t d = 0; d < 6000; ++d) {
+      const double u = random_uniform(1, 1, d);
+      const size_t length = u < 0.62 ? 32 + below(d, 480) : u < 0.9 ? 512 + below(d, 1536) : 2048 + below(d, 6145);
+      writer.add_text(Split::train, std::string(length - 1, 'x'));
+      writer.end_document(Split::train);
+    }
+    writer.add_text(Split::validation, "x");
+    writer.end_document(Split::validation);
+    writer.finish();
+    return Dataset(path);
+  }
+  DataOrder order(int64_t sequences_per_worker) const {
+    constexpr int64_t kMeanLength = 1038;
+    return {dataset_, 1, 16 * sequences_per_worker * kMeanLength, 8192, LongPolicy::cut};
+  }
+  double total_cost(DataOrder& order, int64_t steps) const {
+    double sum = 0;
+    for (int64_t step = 0; step < steps; ++step) sum += cost_of(order.step(step).sequences);
+    return sum;
+  }
+  double speed_sum(const Cluster& cluster) const {
+    return std::accumulate(cluster.speeds.begin(), cluster.speeds.end(), 0.0);
+  }
+
+  test::TemporaryFolder folder_;
+  Dataset dataset_;
+};
+
+LedgerOptions on_demand() { return {.dispatch = Dispatch::on_demand, .unit_tokens = 4096, .max_delay_s = 2000}; }
+
+// Binding the next unit while one computes, and packing short sequences, costs at most 6 % against the bound.
+TEST_F(DispatchTest, OnDemandIsNearTheGreedyBound) {
+  for (const int64_t sequences : {1, 2, 4, 8}) {
+    for (const int64_t staleness : {0, 1, 2, 4}) {
+      DataOrder steps = order(sequences);
+      const Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = staleness};
+      const double bound = greedy_time(steps, cluster);
+      VirtualRun run(steps, cluster, on_demand());
+      const double time = run.run();
+      const double work = total_cost(steps, cluster.steps) / 16;
+      RecordProperty("utilization", std::to_string(work / time));
+      std::printf("%ld sequences per worker, S = %ld: %.1f %% used, bound %.1f %%\n", static_cast<long>(sequences),
+                  static_cast<long>(staleness), 100 * work / time, 100 * work / bound);
+      EXPECT_LE(time, 1.06 * bound) << sequences << " sequences per worker, S = " << staleness;
+      EXPECT_LT(run.ledger().cost_model().relative_error(3), 0.02);
+    }
+  }
+}
+
+// Policies that fix everything in advance, in the order of what they can give.
+TEST_F(DispatchTest, FixedPolicies) {
+  std::map<Dispatch, double> time;
+  for (const Dispatch dispatch : {Dispatch::static_, Dispatch::sorted, Dispatch::balanced}) {
+    DataOrder steps = order(8);
+    const Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 0};
+    LedgerOptions options = on_demand();
+    options.dispatch = dispatch;
+    time[dispatch] = VirtualRun(steps, cluster, options).run();
+    std::printf("policy %d: %.1f %% used\n", static_cast<int>(dispatch),
+                100 * total_cost(steps, cluster.steps) / 16 / time[dispatch]);
+  }
+  EXPECT_LT(time[Dispatch::sorted], time[Dispatch::static_]);
+  EXPECT_LT(time[Dispatch::balanced], 0.97 * time[Dispatch::sorted]);
+}
+
+// One worker at half speed, and one that stalls: the others take its work.
+TEST_F(DispatchTest, SlowAndStallingWorkers) {
+  DataOrder steps = order(8);
+  Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 1};
+  cluster.speeds[5] = 0.5;
+  const double time = VirtualRun(steps, cluster, on_demand()).run();
+  EXPECT_LE(time, 1.05 * total_cost(steps, cluster.steps) / speed_sum(cluster));
+  cluster.speeds[5] = 1.0;
+  cluster.stall_s = 4000;
+  const double stalled = VirtualRun(steps, cluster, on_demand()).run();
+  std::printf("half speed: %.1f %%, stalls: %.1f %% of the time the summed speeds allow\n",
+              100 * time * 15.5 / total_cost(steps, cluster.steps),
+              100 * stalled * 16 / total_cost(steps, cluster.steps));
+  EXPECT_LE(stalled, 1.05 * total_cost(steps, cluster.steps) / 16);
+}
+
+}  // namespace
+}  // namespace hat
