@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
+#include <numeric>
 
 #include "check.hpp"
 #include "hat/comm/backoff.hpp"
+#include "hat/comm/emulated_network.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 
@@ -20,15 +23,25 @@ constexpr size_t kPieceBytes = size_t{1} << 30;
 
 struct Request::Impl {
   std::vector<MPI_Request> requests;
+  std::function<bool()> gate;  // of an emulated transfer: false until it is through
 
   Impl() = default;
   ~Impl() {
     // A rank that fails leaves by abort: what it has under way may never complete, because others wait for it.
     if (std::uncaught_exceptions() > 0) return;
+    pass_gate();
     MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  bool try_gate() {
+    if (gate && gate()) gate = nullptr;
+    return !gate;
+  }
+  void pass_gate() {
+    for (Backoff backoff; !try_gate();) backoff.pause();
+  }
 };
 
 Request::Request() = default;
@@ -38,6 +51,7 @@ Request::~Request() = default;
 
 bool Request::test() {
   if (!impl_) return true;
+  if (!impl_->try_gate()) return false;
   int done = 0;
   check_mpi(MPI_Testall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
@@ -47,6 +61,7 @@ bool Request::test() {
 
 void Request::wait() {
   if (!impl_) return;
+  impl_->pass_gate();
   check_mpi(MPI_Waitall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), MPI_STATUSES_IGNORE),
             "MPI_Waitall");
   impl_.reset();
@@ -56,6 +71,13 @@ struct Communicator::Impl {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 0;
+  EmulatedNetwork* network = nullptr;  // null: none
+  std::vector<int> world_ranks;        // with one: of each rank here
+  struct Sends {
+    int64_t started = 0;
+    int64_t left = 0;
+  };
+  std::vector<Sends> transfers;  // with one: to each rank
 
   explicit Impl(MPI_Comm handle) : comm(handle) {
     if (comm == MPI_COMM_NULL) return;
@@ -155,17 +177,62 @@ std::vector<std::string> Communicator::all_gather(const std::string& text) const
   return result;
 }
 
+namespace {
+
+void send_pieces(std::span<const std::byte> data, int destination, int tag, MPI_Comm comm,
+                 std::vector<MPI_Request>& requests) {
+  for (size_t done = 0; done < data.size() || done == 0; done += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, data.size() - done);
+    requests.push_back(MPI_REQUEST_NULL);
+    check_mpi(
+        MPI_Isend(data.data() + done, static_cast<int>(piece), MPI_BYTE, destination, tag, comm, &requests.back()),
+        "MPI_Isend");
+  }
+}
+
+}  // namespace
+
 Request Communicator::start_send(std::span<const std::byte> data, int destination, int tag) const {
   Request request;
   request.impl_ = std::make_unique<Request::Impl>();
-  for (size_t done = 0; done < data.size() || done == 0; done += kPieceBytes) {
-    const size_t piece = std::min(kPieceBytes, data.size() - done);
-    request.impl_->requests.push_back(MPI_REQUEST_NULL);
-    check_mpi(MPI_Isend(data.data() + done, static_cast<int>(piece), MPI_BYTE, destination, tag, impl_->comm,
-                        &request.impl_->requests.back()),
-              "MPI_Isend");
-  }
+  send_pieces(data, destination, tag, impl_->comm, request.impl_->requests);
   return request;
+}
+
+Request Communicator::start_transfer(std::span<const std::byte> data, int destination, int tag) const {
+  if (impl_->network == nullptr) return start_send(data, destination, tag);
+  EmulatedNetwork& network = *impl_->network;
+  const int to = impl_->world_ranks[static_cast<size_t>(destination)];
+  Request request;
+  request.impl_ = std::make_unique<Request::Impl>();
+  auto gate = [comm = impl_.get(), sent = request.impl_.get(), data, destination, tag,
+               number = impl_->transfers[static_cast<size_t>(destination)].started++,
+               transfer = network.start(network.world_rank(), to, std::ssize(data))]() mutable {
+    int64_t& left = comm->transfers[static_cast<size_t>(destination)].left;
+    if (!EmulatedNetwork::is_through(transfer) || left != number) return false;
+    ++left;
+    send_pieces(data, destination, tag, comm->comm, sent->requests);
+    return true;
+  };
+  request.impl_->gate = std::move(gate);
+  return request;
+}
+
+void Communicator::charge_transfers_to(EmulatedNetwork& network) const {
+  const auto size = static_cast<size_t>(impl_->size);
+  std::vector<int> own_ranks(size);
+  std::iota(own_ranks.begin(), own_ranks.end(), 0);
+  MPI_Group own = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  check_mpi(MPI_Comm_group(impl_->comm, &own), "MPI_Comm_group");
+  check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  impl_->world_ranks.resize(size);
+  check_mpi(MPI_Group_translate_ranks(own, impl_->size, own_ranks.data(), world, impl_->world_ranks.data()),
+            "MPI_Group_translate_ranks");
+  check_mpi(MPI_Group_free(&own), "MPI_Group_free");
+  check_mpi(MPI_Group_free(&world), "MPI_Group_free");
+  impl_->transfers.assign(size, {});
+  impl_->network = &network;
 }
 
 Request Communicator::start_receive(std::span<std::byte> data, int source, int tag) const {
@@ -198,6 +265,8 @@ std::optional<Incoming> Communicator::try_receive(int tag) const {
 struct Window::Impl {
   MPI_Win window = MPI_WIN_NULL;
   std::byte* base = nullptr;
+  EmulatedNetwork* network = nullptr;  // null: none
+  std::vector<int> world_ranks;        // with one: of each rank of the communicator
 };
 
 Window::Window(const Communicator& communicator, int64_t local_bytes) : impl_(std::make_unique<Impl>()) {
@@ -212,6 +281,8 @@ Window::Window(const Communicator& communicator, int64_t local_bytes) : impl_(st
   check_mpi(code, "MPI_Win_allocate");
   check_mpi(MPI_Win_set_errhandler(impl_->window, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, impl_->window), "MPI_Win_lock_all");
+  impl_->network = communicator.impl_->network;
+  impl_->world_ranks = communicator.impl_->world_ranks;
 }
 
 Window::~Window() {
@@ -233,6 +304,17 @@ Request Window::start_get(std::span<std::byte> destination, int target, int64_t 
                        &request.impl_->requests.back()),
               "MPI_Rget");
   }
+  return request;
+}
+
+Request Window::start_transfer(std::span<std::byte> destination, int target, int64_t offset) const {
+  Request request = start_get(destination, target, offset);
+  if (impl_->network == nullptr) return request;
+  EmulatedNetwork& network = *impl_->network;
+  const int from = impl_->world_ranks[static_cast<size_t>(target)];
+  request.impl_->gate = [transfer = network.start(from, network.world_rank(), std::ssize(destination))]() mutable {
+    return EmulatedNetwork::is_through(transfer);
+  };
   return request;
 }
 

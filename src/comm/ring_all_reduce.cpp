@@ -36,9 +36,9 @@ void RingAllReduce::start_round() {
                                       ? std::span<float>(received_).first(static_cast<size_t>(in.size()))
                                       : data_.subspan(static_cast<size_t>(in.begin), static_cast<size_t>(in.size()));
   receive_ = ring_->start_receive(std::as_writable_bytes(target), (rank + p - 1) % p, tag_);
-  send_ =
-      ring_->start_send(std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))),
-                        (rank + 1) % p, tag_);
+  send_ = ring_->start_transfer(
+      std::as_bytes(data_.subspan(static_cast<size_t>(out.begin), static_cast<size_t>(out.size()))), (rank + 1) % p,
+      tag_);
 }
 
 void RingAllReduce::finish_round() {
@@ -53,7 +53,8 @@ void RingAllReduce::finish_round() {
 bool RingAllReduce::step() {
   const int rounds = 2 * (ring_->size() - 1);
   while (round_ < rounds) {
-    if (!receive_.test() || !send_.test()) return false;
+    const bool sent = send_.test();  // asked first: an emulated transfer leaves only when it is asked
+    if (!receive_.test() || !sent) return false;
     finish_round();
     if (round_ < rounds) start_round();
   }

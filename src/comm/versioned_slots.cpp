@@ -144,7 +144,7 @@ void SlotPull::start_bodies() {
   state_ = State::bodies;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const PartSlots& part = targets_[i].part;
-    requests_[i] = window_->start_get(landing(targets_[i]), part.server_rank, part.body_offset(version_));
+    requests_[i] = window_->start_transfer(landing(targets_[i]), part.server_rank, part.body_offset(version_));
     counters_->bytes += part.body_bytes();
   }
 }

@@ -16,11 +16,14 @@
 #include "commands/run_folder.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
+#include "hat/comm/emulated_network.hpp"
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/gradient/shard_size.hpp"
+#include "hat/model/charged_cost.hpp"
 #include "hat/model/precision_choice.hpp"
 #include "hat/server/server.hpp"
 #include "hat/worker/worker.hpp"
@@ -32,6 +35,7 @@ namespace {
 /// Steps that the deck asks for, counted from the beginning of training.
 int64_t steps_of(const Deck& deck, DataOrder& order) {
   if (deck.train.steps > 0) return deck.train.steps;
+  if (deck.train.tokens > 0 && deck.cutting.batch_sequences > 0) return order.steps_for_tokens(deck.train.tokens);
   if (deck.train.tokens > 0) return (deck.train.tokens + deck.batch_tokens - 1) / deck.batch_tokens;
   const auto whole = static_cast<int64_t>(std::floor(deck.train.epochs));
   int64_t steps = 0;
@@ -83,12 +87,15 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   const RolePlan roles = plan_roles(node_of_rank, deck.servers, deck.placement);
   setup.server = position_of(roles.rank_of_server, world.rank());
   setup.worker = position_of(roles.rank_of_worker, world.rank());
+  check_emulated_ranks(deck.emulation, roles.workers(),
+                       *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
+  DataOrder order(*setup.dataset, deck, piece_tokens(deck));
+  deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
   setup.plan.deck_text = deck_text;
-  DataOrder order(*setup.dataset, deck.seed, deck.batch_tokens, deck.model.max_length, deck.data.long_documents);
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) check_run_folder(deck);
   if (deck.resume) {
@@ -188,10 +195,17 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
   fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
              plan.roles.workers(), nodes);
+  if (plan.barriers_change()) barriers += " by sensitivity";
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
   const std::string remedies = describe_delay(deck);
   if (!remedies.empty()) fmt::print("remedies for delay: {}\n", remedies);
+  const bool compares_steps = deck.sensitivity.over == SensitivityOver::steps;
+  if (plan.barriers_change() && plan.roles.workers() == 1 && !plan.pushes_single_units() && !compares_steps) {
+    fmt::print(
+        "warning: one worker makes one push a step, which nothing can be compared with: no block will become a "
+        "barrier block by sensitivity\n");
+  }
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
   fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
              setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
@@ -213,6 +227,16 @@ bool is_first_worker_of_node(const RolePlan& roles, const std::vector<int>& node
   return worker >= 0;
 }
 
+/// Null: the deck asks for none.
+std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Communicator& world) {
+  const EmulatedNetworkConfig& config = plan.deck.emulation.network;
+  if (!config.on()) return nullptr;
+  auto network = std::make_unique<EmulatedNetwork>(config, plan.roles.rank_of_server,
+                                                   ChargedCost(plan.deck).bytes_per_byte(), plan.deck.seed);
+  world.charge_transfers_to(*network);
+  return network;
+}
+
 /// The run itself: a window for the parameters, then each rank lives its role.
 void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
   const RunPlan& plan = setup.plan;
@@ -220,8 +244,10 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   std::optional<EnergyCounter> energy;
   if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
+  const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;

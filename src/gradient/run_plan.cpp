@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
+#include "hat/gradient/shard_size.hpp"
 
 namespace hat {
 
@@ -17,7 +19,25 @@ int64_t default_unit_tokens(const Deck& deck, int workers) {
   return std::max<int64_t>(512, deck.batch_tokens / (4 * static_cast<int64_t>(workers)));
 }
 
+int64_t noise_block(const ModelLayout& layout, const std::string& name) {
+  if (name.empty()) return -1;
+  std::vector<std::string> names;
+  for (const BlockSpec& block : layout.blocks) names.push_back(block.name);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    const std::string guess = closest_match(name, names);
+    throw InputError("deck", "sensitivity.noise_block",
+                     fmt::format("'{}' is no block of this model{}", name,
+                                 guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+  }
+  return found - names.begin();
+}
+
 }  // namespace
+
+bool RunPlan::barriers_change() const {
+  return std::find(deck.barriers.begin(), deck.barriers.end(), "sensitivity") != deck.barriers.end();
+}
 
 bool RunPlan::reads_in_place(int64_t block, int world_rank) const {
   const std::vector<int64_t>& parts = shards.parts_of_block[static_cast<size_t>(block)];
@@ -40,6 +60,7 @@ bool checkpoint_due(const RunPlan& plan, int64_t steps) {
 RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
   RunPlan plan;
   plan.deck = deck;
+  plan.piece_tokens = piece_tokens(deck);
   plan.roles = roles;
   plan.layout = make_layout(deck.model);
   plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);
@@ -64,6 +85,7 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
     may_be_late.flip();
     plan.predicted_slots = append_slots(plan.slots, plan.shards, may_be_late);
   }
+  plan.noise_block = noise_block(plan.layout, deck.sensitivity.noise_block);
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;
 }

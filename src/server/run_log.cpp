@@ -41,9 +41,13 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                                                 : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
       interval_start_s_(start_s_),
+      blocks_(plan),
       metrics_(run_ / "metrics.jsonl"),
       run_metrics_(plan) {
+  std::vector<std::string> block_names;
+  for (const BlockSpec& block : plan_.layout.blocks) block_names.push_back(block.name);
   metrics_.append(json{{"kind", "start"},
+                       {"blocks", block_names},
                        {"first_step", plan_.first_step},
                        {"end_step", plan_.end_step},
                        {"servers", plan_.roles.servers()},
@@ -62,7 +66,7 @@ void RunLog::write_status(const std::string& status) {
                      json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
 }
 
-void RunLog::step(const StepResult& result, double learning_rate, double norm) {
+void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
   step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
@@ -72,25 +76,24 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm) {
     staleness_counts_.resize(result.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
-  metrics_.append(json{
-      {"kind", "step"},
-      {"step", done},
-      {"epoch", result.epoch},
-      {"loss", mean(result.nats, result.tokens)},
-      {"tokens", result.tokens},
-      {"learning_rate", learning_rate},
-      {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
-      {"staleness", result.staleness_counts},
-      {"seconds",
-       seconds()}}.dump());
-  run_metrics_.step(result, learning_rate, norm, seconds());
+  json line{{"kind", "step"},
+            {"step", done},
+            {"epoch", result.epoch},
+            {"loss", mean(result.nats, result.tokens)},
+            {"tokens", result.tokens},
+            {"learning_rate", learning_rate},
+            {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
+            {"staleness", result.staleness_counts},
+            {"seconds", seconds()}};
+  blocks_.step(blocks, line);
+  metrics_.append(line.dump());
+  run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
   if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
   const double now = now_s();
   const AccountReading time = run_metrics_.take_interval();
   say(
       fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s  "
-                  "utilization {:.1f} "
-                  "%  communication {:.1f} %",
+                  "utilization {:.1f} %  communication {:.1f} %",
                   done, plan_.end_step, result.epoch, mean(interval_nats_, interval_tokens_), learning_rate, norm,
                   static_cast<double>(interval_tokens_) / (now - interval_start_s_), 100 * utilization(time),
                   100 * communication_share(time)));
@@ -137,6 +140,9 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"resident_before", summary.resident_before},
                        {"peak_resident", summary.peak_resident},
                        {"shared_resident", summary.shared_resident},
+                       {"emulated_s", summary.emulated_s},
+                       {"mean_lag_s", summary.mean_lag_s},
+                       {"worst_lag_s", summary.worst_lag_s},
                        {"mpi_seconds", summary.account.mpi_seconds},
                        {"barrier_transfer_seconds", summary.account.barrier_transfer_seconds},
                        {"utilization", utilization(summary.account)},
@@ -218,6 +224,22 @@ void RunLog::say_energy() const {
       nodes, nodes == 1 ? "" : "s"));
 }
 
+void RunLog::say_emulation() const {
+  if (!plan_.deck.emulation.device.on() || workers_.empty()) return;
+  const auto worst = std::max_element(workers_.begin(), workers_.end(),
+                                      [](const auto& a, const auto& b) { return a.worst_lag_s < b.worst_lag_s; });
+  double mean_lag_s = 0;
+  double busy_s = 0;
+  for (const WorkerSummary& worker : workers_) {
+    mean_lag_s += worker.mean_lag_s / static_cast<double>(workers_.size());
+    busy_s += worker.emulated_s / static_cast<double>(workers_.size());
+  }
+  say(fmt::format(
+      "emulated devices: busy for {:.1f} s each on average; parts of units ended {:.1f} ms late on average, "
+      "{:.1f} ms at most (worker {})",
+      busy_s, 1e3 * mean_lag_s, 1e3 * worst->worst_lag_s, worst->worker));
+}
+
 void RunLog::finish() {
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
@@ -232,11 +254,13 @@ void RunLog::finish() {
   say_workers();
   say_memory();
   say_energy();
+  say_emulation();
   std::string late;
   for (size_t s = 0; s < staleness_counts_.size(); ++s) {
     if (staleness_counts_[s] > 0) late += fmt::format("  {} late: {}", s, with_commas(staleness_counts_[s]));
   }
   say(fmt::format("pushes by staleness (versions):{}", late));
+  for (const std::string& line : blocks_.summary()) say(line);
   if (!workers_.empty() && !workers_.front().sample.empty()) {
     say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
   }

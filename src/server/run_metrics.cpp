@@ -51,16 +51,17 @@ std::vector<MetricsTable> tables() {
                        integer("tokens", "tokens", "target tokens of those")};
   add_account_columns(by_worker.columns);
   MetricsTable by_block{.name = "step_blocks", .meaning = "one row per step and block", .columns = {}};
-  by_block.columns = {step_column(),
-                      integer("block", "1", "place in /blocks"),
-                      integer("pushes", "1", "pushes to all parts of the block"),
-                      real("staleness_min", "versions", "of a push when it was applied"),
-                      real("staleness_median", "versions", "the lower of two middle ones"),
-                      real("staleness_max", "versions", ""),
-                      real("version_spread", "versions", "newest minus oldest version that gradients were computed on"),
-                      real("wait_seconds", "s", "all workers waited for the block at its first use"),
-                      integer("barrier", "1", "1: reduced by all workers together, 0: not"),
-                      real("sensitivity", "1", "measure of sensitivity; NaN where none is measured")};
+  by_block.columns = {
+      step_column(),
+      integer("block", "1", "place in /blocks"),
+      integer("pushes", "1", "pushes to all parts of the block"),
+      real("staleness_min", "versions", "of a push when it was applied"),
+      real("staleness_median", "versions", "the lower of two middle ones"),
+      real("staleness_max", "versions", ""),
+      real("version_spread", "versions", "newest minus oldest version that gradients were computed on"),
+      real("wait_seconds", "s", "all workers waited for the block at its first use"),
+      integer("barrier", "1", "1: reduced by all workers together, 0: not"),
+      real("sensitivity", "1", "by the deck's sensitivity.measure; NaN where none is recorded or defined")};
   MetricsTable by_life{.name = "workers", .meaning = "one row per worker, at its goodbye", .columns = {}};
   by_life.columns = {step_column(), integer("worker", "1", "number of the worker"),
                      integer("units", "1", "units computed"), integer("tokens", "tokens", "target tokens of those"),
@@ -76,6 +77,19 @@ std::vector<std::string> block_names(const RunPlan& plan) {
   std::vector<std::string> names;
   for (const BlockSpec& block : plan.layout.blocks) names.push_back(block.name);
   return names;
+}
+
+/// By the measure that the deck's barriers go by.
+double measured(const SensitivityConfig& config, const BlockSensitivity& block) {
+  switch (config.measure) {
+    case SensitivityMeasure::consecutive:
+      return block.consecutive;
+    case SensitivityMeasure::pairwise:
+      return block.pairwise;
+    case SensitivityMeasure::article:
+      break;
+  }
+  return config.over == SensitivityOver::pushes ? block.article_pushes : block.article_steps;
 }
 
 double median(const std::map<int64_t, int64_t>& counts) {
@@ -118,7 +132,8 @@ void RunMetrics::server_completed(const StepComplete& message) {
   for (const BlockStaleness& count : message.block_staleness) blocks[count.block].pushes[count.late] += count.pushes;
 }
 
-void RunMetrics::step(const StepResult& result, double learning_rate, double norm, double seconds) {
+void RunMetrics::step(const StepResult& result, double learning_rate, double norm, double seconds,
+                      const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
   const auto value = [](int64_t number) { return static_cast<double>(number); };
   const double loss = result.tokens > 0 ? result.nats / value(result.tokens) : kUnknown;
@@ -127,7 +142,7 @@ void RunMetrics::step(const StepResult& result, double learning_rate, double nor
   OpenStep open = std::move(open_[result.step]);
   open_.erase(result.step);
   add_worker_rows(done, open);
-  add_block_rows(done, open);
+  add_block_rows(done, open, blocks);
   file_.save_if_due();
 }
 
@@ -141,7 +156,8 @@ void RunMetrics::add_worker_rows(int64_t steps_done, OpenStep& open) {
   }
 }
 
-void RunMetrics::add_block_rows(int64_t steps_done, OpenStep& open) {
+void RunMetrics::add_block_rows(int64_t steps_done, OpenStep& open, const StepBlocks& blocks) {
+  const std::vector<bool>& is_barrier = blocks.is_barrier.empty() ? plan_.is_barrier : blocks.is_barrier;
   for (size_t block = 0; block < plan_.layout.blocks.size(); ++block) {
     const auto number = static_cast<int64_t>(block);
     const BlockStep& at = open.blocks[number];
@@ -152,13 +168,15 @@ void RunMetrics::add_block_rows(int64_t steps_done, OpenStep& open) {
       if (block < did.time.block_wait_seconds.size()) waited += did.time.block_wait_seconds[block];
     }
     const bool any = !at.pushes.empty();
-    file_.add(
-        step_blocks,
-        std::vector<double>{static_cast<double>(steps_done), static_cast<double>(number), static_cast<double>(pushes),
-                            any ? static_cast<double>(at.pushes.begin()->first) : kUnknown, median(at.pushes),
-                            any ? static_cast<double>(at.pushes.rbegin()->first) : kUnknown,
-                            any ? static_cast<double>(at.newest_version - at.oldest_version) : kUnknown, waited,
-                            plan_.is_barrier[block] ? 1.0 : 0.0, kUnknown});
+    file_.add(step_blocks,
+              std::vector<double>{
+                  static_cast<double>(steps_done), static_cast<double>(number), static_cast<double>(pushes),
+                  any ? static_cast<double>(at.pushes.begin()->first) : kUnknown, median(at.pushes),
+                  any ? static_cast<double>(at.pushes.rbegin()->first) : kUnknown,
+                  any ? static_cast<double>(at.newest_version - at.oldest_version) : kUnknown, waited,
+                  is_barrier[block] ? 1.0 : 0.0,
+                  block < blocks.sensitivity.size() ? measured(plan_.deck.sensitivity, blocks.sensitivity[block])
+                                                    : kUnknown});
   }
 }
 

@@ -8,6 +8,7 @@
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
 #include "hat/metrics/metrics_file.hpp"
+#include "server/step_blocks.hpp"
 
 namespace hat {
 
@@ -24,7 +25,7 @@ class RunMetrics {
   void unit(const UnitReport& report);
   void server_completed(const StepComplete& message);
   /// The step is committed: its rows. `seconds` since the start of the run.
-  void step(const StepResult& result, double learning_rate, double norm, double seconds);
+  void step(const StepResult& result, double learning_rate, double norm, double seconds, const StepBlocks& blocks);
   void worker(const WorkerSummary& summary);
   void finish() { file_.close(); }
 
@@ -48,7 +49,7 @@ class RunMetrics {
     std::map<int64_t, BlockStep> blocks;
   };
   void add_worker_rows(int64_t steps_done, OpenStep& open);
-  void add_block_rows(int64_t steps_done, OpenStep& open);
+  void add_block_rows(int64_t steps_done, OpenStep& open, const StepBlocks& blocks);
 
   const RunPlan& plan_;
   std::map<int64_t, OpenStep> open_;          // by step

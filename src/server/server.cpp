@@ -19,14 +19,16 @@ struct Server::Impl {
       : plan(run_plan),
         server(server_number),
         mailbox(world, MailTag::to_server),
-        order(dataset, plan.deck.seed, plan.deck.batch_tokens, plan.deck.model.max_length,
-              plan.deck.data.long_documents),
+        order(dataset, plan.deck, plan.piece_tokens),
         clipping(plan, server, checkpoint != nullptr ? checkpoint->state().recent_norms : std::vector<double>{},
                  [this](const NormShare& share, int to) { post_to_server(share, to); }),
         snapshot(plan, server),
         shard(
             plan, server, order, window, clipping,
             [this](int64_t step, const std::vector<int64_t>& staleness) {
+              if (const std::vector<int64_t> counts = shard.take_pushes_over_limit(step); !counts.empty()) {
+                post_to_server(PushesOverLimit{.step = step, .counts = counts}, 0);
+              }
               const StalenessCount count = shard.take_staleness(step);
               post_to_server(StepComplete{.server = server,
                                           .step = step,
@@ -109,6 +111,12 @@ void Server::Impl::handle(Mail& mail) {
       return;
     case MessageKind::worker_summary:
       coordinator->receive(mail.open<WorkerSummary>());
+      return;
+    case MessageKind::gradient_sketch:
+      coordinator->receive(mail.open<GradientSketch>());
+      return;
+    case MessageKind::pushes_over_limit:
+      coordinator->receive(mail.open<PushesOverLimit>());
       return;
     case MessageKind::lease:
       break;

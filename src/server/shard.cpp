@@ -6,6 +6,7 @@
 
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/gradient/staleness_limit.hpp"
 #include "hat/kernels/operations.hpp"
 #include "hat/optimizer/schedule.hpp"
 
@@ -162,7 +163,27 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
                       .norm = header.norm,
                       .gradient = {values.begin(), values.end()},
                       .base_version = header.base_version,
+                      .asked_s = now_s() - header.age_s,
                       .unit = header.units.empty() ? -1 : header.units.front()});
+}
+
+double Shard::limit_factor_of(const Update& update) {
+  const StalenessLimitConfig& limit = plan_.deck.staleness_limit;
+  if (!limit.is_set()) return 1.0;
+  const Lateness late{.versions = update.part->slots.latest() - update.base_version,
+                      .seconds = now_s() - update.asked_s};
+  const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
+  if (is_over(limit, late) && place.begin == 0) {
+    std::vector<int64_t>& counts = pushes_over_limit_[update.step];
+    counts.resize(plan_.layout.blocks.size(), 0);
+    ++counts[static_cast<size_t>(place.block)];
+  }
+  return limit.action == OverLimit::scale ? limit_factor(limit, late) : 1.0;
+}
+
+std::vector<int64_t> Shard::take_pushes_over_limit(int64_t step) {
+  const auto counts = pushes_over_limit_.extract(step);
+  return counts.empty() ? std::vector<int64_t>{} : counts.mapped();
 }
 
 LearningRates Shard::rates(int64_t step) const {
@@ -179,6 +200,7 @@ bool Shard::try_start(Update& update) {
   std::optional<double> factor;
   if (plan_.unbounded()) {
     factor = update.norm > plan_.deck.clip.norm ? plan_.deck.clip.norm / update.norm : 1.0;
+    *factor *= limit_factor_of(update);
   } else if (update.step == update.part->next_step) {
     factor = clipping_.factor(place.block, update.step);
   }

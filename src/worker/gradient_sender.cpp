@@ -7,12 +7,13 @@
 namespace hat {
 
 GradientSender::GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox,
-                               const Communicator& workers, Waiting& waiting)
+                               const Communicator& workers, Waiting& waiting, const BarrierSchedule& barriers)
     : plan_(plan),
       worker_(worker),
       mailbox_(mailbox),
       workers_(workers),
       waiting_(waiting),
+      barriers_(barriers),
       sequence_numbers_(static_cast<size_t>(plan.roles.servers()), 0) {
   for (const BlockSpec& block : plan_.layout.blocks) {
     buffers_.emplace_back();
@@ -44,10 +45,15 @@ void GradientSender::note_unit(int64_t block, int64_t unit, int64_t version, int
   buffer.tokens += tokens;
 }
 
-void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm) {
+void GradientSender::discard() {
+  for (Buffer& buffer : buffers_) buffer.sent = true;
+}
+
+void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm, double age_s) {
   Buffer& buffer = at(block);
   buffer.sent = true;
-  if (plan_.is_barrier[static_cast<size_t>(block)]) {
+  if (plan_.records_sketches()) send_sketch(block, step, order);
+  if (barriers_.is_barrier(block, step)) {
     start_ring(block, step, generation);
     return;
   }
@@ -60,7 +66,24 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
         .base_version = buffer.base_version,
         .order = order,
         .norm = norm,
-        .units = buffer.units});
+        .units = buffer.units,
+        .age_s = age_s});
+}
+
+// Before the block enters its ring, where it becomes the sum of all workers'.
+void GradientSender::send_sketch(int64_t block, int64_t step, int64_t order) {
+  const Buffer& buffer = at(block);
+  const bool single = plan_.pushes_single_units() && !barriers_.is_barrier(block, step);
+  GradientSketch sketch{.worker = worker_,
+                        .step = step,
+                        .block = block,
+                        .place = single ? order : worker_,
+                        .tokens = buffer.tokens,
+                        .sketch = std::vector<float>(static_cast<size_t>(kSketchBuckets))};
+  operations(DeviceKind::cpu)
+      .count_sketch(Stream{Device{}}, buffer.values.size(), buffer.values.data(), sketch.sketch.data(),
+                    &sketch.sum_of_squares);
+  mailbox_.post(std::move(sketch), plan_.roles.rank_of_server[0], MailTag::to_server);
 }
 
 void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation) {
@@ -79,7 +102,7 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
 void GradientSender::enter_rings_with_zeros(int64_t step) {
   begin();
   for (auto block = static_cast<int64_t>(plan_.layout.blocks.size()) - 1; block >= 0; --block) {
-    if (!plan_.is_barrier[static_cast<size_t>(block)]) continue;
+    if (!barriers_.is_barrier(block, step)) continue;
     at(block).sent = true;
     start_ring(block, step, 1);
   }
@@ -97,8 +120,8 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     header.sequence_number = ++sequence_numbers_[static_cast<size_t>(part.server)];
     mailbox_.post(header, rank, MailTag::to_server);
     const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
-    sending_.push_back({.request = mailbox_.communicator().start_send(std::as_bytes(values), rank,
-                                                                      static_cast<int>(MailTag::push_body)),
+    sending_.push_back({.request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
+                                                                          static_cast<int>(MailTag::push_body)),
                         .event = {.kind = TraceKind::push,
                                   .begin_s = now_s(),
                                   .step = header.step,

@@ -8,6 +8,7 @@
 #include "hat/comm/mailbox.hpp"
 #include "hat/comm/ring_all_reduce.hpp"
 #include "hat/device/device_buffer.hpp"
+#include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "hat/metrics/trace.hpp"
 #include "worker/waiting.hpp"
@@ -25,7 +26,7 @@ namespace hat {
 class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
-                 Waiting& waiting);
+                 Waiting& waiting, const BarrierSchedule& barriers);
   /// Pushes and rings are recorded there from now on; null: nowhere.
   void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
@@ -37,8 +38,11 @@ class GradientSender {
   void note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens);
 
   /// The block's sum goes out: a barrier block enters the ring of `step`, any other is pushed. `order` is the unit's
-  /// place in the step (deterministic), `norm` what the server clips by (one update per push), or negative.
-  void send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm);
+  /// place in the step (deterministic), `norm` what the server clips by (one update per push), or negative, `age_s` the
+  /// age of the parameters (unbounded). Where sensitivity is recorded, a sketch of the sum goes to server 0.
+  void send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm, double age_s = 0);
+  /// What was added since `begin` is thrown away: the unit is computed again. Nothing of it was sent.
+  void discard();
   /// Enters the rings of a step in which this worker has no unit, with zeros.
   void enter_rings_with_zeros(int64_t step);
 
@@ -75,6 +79,7 @@ class GradientSender {
   void record(TraceEvent& event);
   void wait_until_free();
   void start_ring(int64_t block, int64_t step, int64_t generation);
+  void send_sketch(int64_t block, int64_t step, int64_t order);
   /// Sends elements [range) of the block, one push per server that owns some of them.
   void push(int64_t block, Range range, PushHeader header);
   Buffer& at(int64_t block) { return buffers_[static_cast<size_t>(block)]; }
@@ -84,6 +89,7 @@ class GradientSender {
   Mailbox& mailbox_;
   const Communicator& workers_;
   Waiting& waiting_;
+  const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;
   std::deque<Ring> rings_;
   std::vector<Sending> sending_;

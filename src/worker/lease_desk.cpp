@@ -4,8 +4,9 @@
 
 namespace hat {
 
-LeaseDesk::LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting)
-    : plan_(plan), worker_(worker), dataset_(dataset), mailbox_(mailbox), waiting_(waiting) {}
+LeaseDesk::LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting,
+                     BarrierSchedule& barriers)
+    : plan_(plan), worker_(worker), dataset_(dataset), mailbox_(mailbox), waiting_(waiting), barriers_(barriers) {}
 
 void LeaseDesk::ask(bool idle, int64_t closed_step) {
   mailbox_.post(LeaseRequest{.worker = worker_, .idle = idle, .closed_step = closed_step},
@@ -20,6 +21,7 @@ void LeaseDesk::progress() {
                             static_cast<int>(mail->kind())));
   }
   answer_ = mail->open<Lease>();
+  barriers_.learn(answer_->barrier_changes, answer_->barriers_before);
   if (answer_->sequences.empty()) return;
   const Split split = answer_->kind == LeaseKind::train ? Split::train : Split::validation;
   next_batch_ = thread_.submit([this, split, sequences = answer_->sequences] {  //

@@ -6,6 +6,7 @@
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/background_thread.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "worker/waiting.hpp"
 
@@ -15,7 +16,9 @@ namespace hat {
 /// the next unit's text is there when the present one is computed.
 class LeaseDesk {
  public:
-  LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting);
+  /// `barriers` learns from every lease that comes.
+  LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting,
+            BarrierSchedule& barriers);
 
   /// Asks for the next lease. `idle`: nothing is left to compute, the answer may take until there is something.
   void ask(bool idle, int64_t closed_step);
@@ -33,6 +36,7 @@ class LeaseDesk {
   const Dataset& dataset_;
   Mailbox& mailbox_;
   Waiting& waiting_;
+  BarrierSchedule& barriers_;
   std::optional<Lease> answer_;
   std::future<PackedBatch> batch_;       // of the lease taken last
   std::future<PackedBatch> next_batch_;  // of `answer_`

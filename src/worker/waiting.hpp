@@ -32,16 +32,26 @@ class Waiting {
         throw Error(fmt::format("{} waited {:.0f} s (timeout_s) for {}", who_, timeout_s_, what));
       }
       backoff.pause();
+      last_wait_end_s_ = now_s();
     }
   }
 
-  void progress() { progress_(); }
+  /// When what was waited for last was there; 0 before the first wait. (Emulated devices: they could not go on before.)
+  double last_wait_end_s() const { return last_wait_end_s_; }
+
+  void progress() {
+    const MpiScope scope(account_);
+    progress_();
+  }
+  /// The same while an emulated device computes: that goes on meanwhile, so the time stays with it.
+  void progress_beside_device() { progress_(); }
 
  private:
   std::string who_;
   double timeout_s_;
   Account& account_;
   std::function<void()> progress_;
+  double last_wait_end_s_ = 0;
 };
 
 }  // namespace hat

@@ -5,9 +5,12 @@
 
 #include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
+#include "worker/emulated_device.hpp"
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
 #include "worker/parameter_cache.hpp"
+#include "worker/planted_noise.hpp"
+#include "worker/staleness_guard.hpp"
 #include "worker/worker_trace.hpp"
 
 namespace hat {
@@ -28,14 +31,20 @@ struct Worker::Impl : PassObserver {
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
-        leases(plan, worker, dataset, mailbox, waiting),
+        barriers(plan),
+        leases(plan, worker, dataset, mailbox, waiting, barriers),
         cache(plan, world.rank(), device, window, waiting),
-        sender(plan, device, worker, mailbox, workers, waiting),
+        sender(plan, device, worker, mailbox, workers, waiting, barriers),
+        guard(plan, window, waiting),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
     sender.set_trace(recorder);
+    if (plan.deck.emulation.device.on()) {
+      emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
+                                                  worker, waiting);
+    }
     for (size_t block = 0; block < parameters.size(); ++block) {
       gradients.push_back(sender.buffer(static_cast<int64_t>(block)));
     }
@@ -69,18 +78,22 @@ struct Worker::Impl : PassObserver {
   Account account;
   Mailbox mailbox;
   Waiting waiting;
+  BarrierSchedule barriers;
   LeaseDesk leases;
   ParameterCache cache;
   GradientSender sender;
+  StalenessGuard guard;
   Transformer model;
   ParameterPointers parameters;
   GradientPointers gradients;
+  std::unique_ptr<EmulatedDevice> emulated;  // null: this machine's own speed
 
   // The unit being computed.
   Lease current;
   Lease next;  // known before the backward pass of `current`
   int64_t unit_tokens = 0;
   bool last_of_step = false;  // of this worker
+  bool recomputing = false;   // the unit is computed again (staleness.over_limit)
   int64_t closed_step;        // everything of the steps before is pushed, and their rings are entered
   double previous_norm = -1;  // unbounded, clip = previous: of this worker's last gradient
 
@@ -96,7 +109,6 @@ void Worker::Impl::progress() {
     const ActivityScope scope(account, Activity::other);
     own_server();
   }
-  const MpiScope mpi(account);
   leases.progress();
   cache.progress();
   sender.progress();
@@ -139,9 +151,16 @@ Lease Worker::Impl::train(const Lease& lease) {
   prefetch(lease);  // started before already, unless this worker was idle
   const PackedBatch batch = leases.take_batch();
   unit_tokens = static_cast<int64_t>(batch.targets.size());
+  if (emulated) emulated->begin_unit(current.unit, batch.offsets);
   {
     const ActivityScope scope(account, Activity::compute);
-    const LossSum loss = model.gradient(batch, parameters, gradients, *this);
+    LossSum loss = model.gradient(batch, parameters, gradients, *this);
+    while (guard.must_recompute()) {
+      sender.discard();
+      recomputing = true;
+      loss = model.gradient(batch, parameters, gradients, *this);
+    }
+    recomputing = false;
     if (!std::isfinite(loss.nats)) {
       throw Error(
           fmt::format("the loss of unit {} of step {} is not a number: the learning rate may be too high, or "
@@ -154,6 +173,7 @@ Lease Worker::Impl::train(const Lease& lease) {
                             .step = current.step,
                             .nats = loss.nats,
                             .tokens = loss.tokens,
+                            .recomputed = guard.finish_unit(),
                             .account = account_reading()},
                  plan.roles.rank_of_server[0], MailTag::to_server);
   }
@@ -167,33 +187,41 @@ Lease Worker::Impl::train(const Lease& lease) {
 // Validation is of version `step` of every block; unbounded, where versions do not belong to steps, of the newest:
 // nothing is in flight then.
 ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const {
-  if (plan.unbounded()) return {.version = 0, .rule = SlotPull::Rule::freshest};
+  if (plan.unbounded()) return {.version = guard.oldest_version(block), .rule = SlotPull::Rule::freshest};
   if (lease.kind == LeaseKind::evaluate) return {.version = lease.step, .rule = SlotPull::Rule::exact};
-  const bool freshest =
-      plan.deck.staleness_rule == StalenessRule::freshest && !plan.is_barrier[static_cast<size_t>(block)];
-  return {.version = plan.oldest_version(block, lease.step),
+  const bool freshest = plan.deck.staleness_rule == StalenessRule::freshest && !barriers.is_barrier(block, lease.step);
+  return {.version = barriers.oldest_version(block, lease.step),
           .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact,
-          .predicted = plan.is_predicted(block, lease.step)};
+          .predicted = barriers.is_predicted(block, lease.step)};
 }
 
 // Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.
 void Worker::Impl::prefetch(const Lease& lease) {
   for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
+    guard.asked(block);
     cache.prefetch(block, need(block, lease));
   }
 }
 
 void Worker::Impl::before_forward(int64_t block) {
+  if (emulated) emulated->before_forward(block);
   waiting.progress();
+  guard.asked(block);
   const double waited_before = account.waited_for_parameters();
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
   block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
+  guard.took(block, cache.version(block));
   trace.forward_begins(block, cache.version(block));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
 void Worker::Impl::before_backward() {
   trace.pass_ends();
+  if (recomputing) {  // of a unit for the second time
+    sender.begin();
+    trace.backward_begins();
+    return;
+  }
   next = leases.take_lease();
   last_of_step = next.kind != LeaseKind::train || next.step > current.step;
   sender.begin();
@@ -203,9 +231,15 @@ void Worker::Impl::before_backward() {
 }
 
 void Worker::Impl::after_backward(int64_t block) {
+  if (emulated) emulated->after_backward(block);
   trace.backward_ends(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
-  const bool single = plan.pushes_single_units() && !plan.is_barrier[static_cast<size_t>(block)];
+  const bool single = plan.pushes_single_units() && !barriers.is_barrier(block, current.step);
+  if (last_of_step || single) {
+    plant_noise(plan, block, current.step, current.unit,
+                {gradients[static_cast<size_t>(block)],
+                 static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(block)].size)});
+  }
   // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
   if ((last_of_step || single) && !plan.unbounded()) {
     const MpiScope mpi(account);
@@ -249,15 +283,14 @@ void Worker::Impl::send_all_clipped() {
         norm = gradient_norm(block, block + 1);
         break;
     }
-    sender.send(block, current.step, current.generation, current.order, norm);
+    sender.send(block, current.step, current.generation, current.order, norm, guard.age_s(block));
   }
   previous_norm = whole;
 }
 
 void Worker::Impl::close_steps_before(int64_t step) {
-  const bool rings = std::find(plan.is_barrier.begin(), plan.is_barrier.end(), true) != plan.is_barrier.end();
   for (; closed_step < step; ++closed_step) {
-    if (rings) sender.enter_rings_with_zeros(closed_step);
+    if (barriers.has_barriers(closed_step)) sender.enter_rings_with_zeros(closed_step);
   }
 }
 
@@ -277,6 +310,7 @@ void Worker::Impl::evaluate(const Lease& lease) {
   trace.pass_ends();
   mailbox.post(EvaluationReport{.unit = lease.unit, .nats = loss.nats, .tokens = loss.tokens},
                plan.roles.rank_of_server[0], MailTag::to_server);
+  if (emulated) emulated->resume();
 }
 
 AccountReading Worker::Impl::account_reading() {
@@ -303,6 +337,11 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.resident_before = resident_before;
   summary.peak_resident = peak_resident_bytes();
   summary.shared_resident = shared_resident_bytes();
+  if (emulated) {
+    summary.emulated_s = emulated->seconds();
+    summary.mean_lag_s = emulated->lag().mean_s;
+    summary.worst_lag_s = emulated->lag().worst_s;
+  }
   if (worker == 0 && sampler) {
     current = {.kind = LeaseKind::evaluate, .step = end_step};
     prefetch(current);

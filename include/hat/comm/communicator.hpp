@@ -9,6 +9,8 @@
 
 namespace hat {
 
+class EmulatedNetwork;
+
 /// Communication under way. Move-only; must be complete (test() or wait() said so) before the data it uses goes away:
 /// the destructor waits, except while an exception unwinds: then nothing can be waited for, and the job must be aborted
 /// without another call of MPI.
@@ -68,6 +70,12 @@ class Communicator {
   /// Any number of bytes: more than 1 GiB travels as several messages, on both sides alike.
   Request start_send(std::span<const std::byte> data, int destination, int tag) const;
   Request start_receive(std::span<std::byte> data, int source, int tag) const;
+  /// A send that takes its time on the emulated network, if there is one: the message leaves when the transfer is
+  /// through, and nothing leaves before what went to the same rank in this way earlier. Without one: start_send.
+  Request start_transfer(std::span<const std::byte> data, int destination, int tag) const;
+  /// From now on transfers on this communicator, and on windows made on it, are charged to `network`, which outlives
+  /// their requests.
+  void charge_transfers_to(EmulatedNetwork& network) const;
 
   /// A message of this tag from anybody, if one has arrived whole; at most 1 GiB. Never blocks for long: the message is
   /// only received once it was seen.
@@ -93,6 +101,8 @@ class Window {
   std::byte* local() const;
   /// Starts reading `destination.size()` bytes at `offset` of the memory of rank `target`. Any number of bytes.
   Request start_get(std::span<std::byte> destination, int target, int64_t offset) const;
+  /// The same, but complete only when the transfer is through on the emulated network, if there is one.
+  Request start_transfer(std::span<std::byte> destination, int target, int64_t offset) const;
   /// Makes this rank's own stores visible to gets, and the reverse (MPI_Win_sync); also lets MPI make progress.
   void sync() const;
 

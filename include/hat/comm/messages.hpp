@@ -23,6 +23,8 @@ enum class MessageKind : int32_t {
   worker_summary,
   alive,
   shutdown,
+  gradient_sketch,
+  pushes_over_limit,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -44,6 +46,13 @@ enum class LeaseKind : int32_t {
   finish,    ///< nothing more at all
 };
 
+/// From step `step` on the block is a barrier block (1), or no longer (0).
+struct BarrierChange {
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t is_barrier = 0;
+};
+
 /// server 0 -> worker. Tells also that the worker has no further unit of any step before `step`.
 struct Lease {
   static constexpr MessageKind kKind = MessageKind::lease;
@@ -53,9 +62,11 @@ struct Lease {
   int64_t step = 0;
   int64_t order = 0;  ///< place of the unit in its step, the order of adding when deterministic
   std::vector<Sequence> sequences = {};
+  int64_t barriers_before = 0;                      ///< of the steps before this one the barrier blocks are now known
+  std::vector<BarrierChange> barrier_changes = {};  ///< those that the worker was not told yet
   template <class F>
   void fields(F& f) {
-    f(kind), f(unit), f(generation), f(step), f(order), f(sequences);
+    f(kind), f(unit), f(generation), f(step), f(order), f(sequences), f(barriers_before), f(barrier_changes);
   }
 };
 
@@ -79,10 +90,11 @@ struct PushHeader {
   double norm = -1.0;  ///< unbounded mode with clipping over blocks: norm of the worker's whole gradient per token
   Codec codec = Codec::fp32;
   std::vector<int64_t> units;
+  double age_s = 0;  ///< unbounded mode: seconds since its parameters were asked for
   template <class F>
   void fields(F& f) {
     f(worker), f(sequence_number), f(generation), f(step), f(block), f(begin), f(count), f(tokens), f(complete),
-        f(base_version), f(order), f(norm), f(codec), f(units);
+        f(base_version), f(order), f(norm), f(codec), f(units), f(age_s);
   }
 };
 
@@ -108,10 +120,11 @@ struct UnitReport {
   double nats = 0;
   int64_t tokens = 0;
   double seconds = 0;           ///< of computing, waits left out
+  int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
   AccountReading account = {};  ///< until now
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), account.fields(f);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed), account.fields(f);
   }
 };
 
@@ -208,12 +221,16 @@ struct WorkerSummary {
   int64_t peak_resident = 0;    ///< the most it occupied (VmHWM)
   int64_t shared_resident = 0;  ///< of that: shared with other processes, such as slots of servers on the node
   std::string sample = {};      ///< worker 0: generated text
-  double wall_seconds = 0;      ///< from its first lease request to this message, by the clock
-  double node_joules = -1;      ///< energy counters of its node over the run; negative: not read here
+  double emulated_s = 0;        ///< that its emulated device worked; 0: it had none
+  double mean_lag_s = 0;        ///< by which parts of units ended later than on that device
+  double worst_lag_s = 0;
+  double wall_seconds = 0;  ///< from its first lease request to this message, by the clock
+  double node_joules = -1;  ///< energy counters of its node over the run; negative: not read here
   template <class F>
   void fields(F& f) {
     f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
-        f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(wall_seconds), f(node_joules);
+        f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s), f(mean_lag_s),
+        f(worst_lag_s), f(wall_seconds), f(node_joules);
   }
 };
 
@@ -230,6 +247,34 @@ struct Shutdown {
   static constexpr MessageKind kKind = MessageKind::shutdown;
   template <class F>
   void fields(F&) {}
+};
+
+/// worker -> server 0, where sensitivity is recorded: this gradient of a block is about to leave the worker, into a
+/// ring or to the servers.
+struct GradientSketch {
+  static constexpr MessageKind kKind = MessageKind::gradient_sketch;
+  int64_t worker = 0;
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t place = 0;  ///< order of the pushes of a step: the worker, or the unit's place where units are pushed singly
+  int64_t tokens = 0;
+  double sum_of_squares = 0;       ///< of the sum over target tokens
+  std::vector<float> sketch = {};  ///< of the same (Operations::count_sketch)
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(step), f(block), f(place), f(tokens), f(sum_of_squares), f(sketch);
+  }
+};
+
+/// server -> server 0, with a staleness limit: before the StepComplete of a step in which pushes were over it.
+struct PushesOverLimit {
+  static constexpr MessageKind kKind = MessageKind::pushes_over_limit;
+  int64_t step = 0;
+  std::vector<int64_t> counts;  ///< by block
+  template <class F>
+  void fields(F& f) {
+    f(step), f(counts);
+  }
 };
 
 }  // namespace hat

@@ -31,6 +31,12 @@ inline double random_normal(uint64_t seed, uint64_t stream, uint64_t counter) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
 }
 
+/// Log-normal with mean 1 and this standard deviation.
+inline double random_log_normal(double deviation, uint64_t seed, uint64_t stream, uint64_t counter) {
+  const double variance = std::log1p(deviation * deviation);  // of the logarithm
+  return std::exp(std::sqrt(variance) * random_normal(seed, stream, counter) - 0.5 * variance);
+}
+
 __extension__ typedef unsigned __int128 uint128_t;
 
 /// Uniform integer in [0, n), n > 0. The bias is below n / 2^64.

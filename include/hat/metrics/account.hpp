@@ -13,7 +13,8 @@ namespace hat {
 
 /// What a worker is doing. Every moment from its first lease request to its goodbye belongs to exactly one, so the sums
 /// equal the wall clock.
-///   compute       inside the passes of a unit, of training or validation, where nothing is waited for
+///   compute       inside the passes of a unit, of training or validation, where nothing is waited for; with an
+///                 emulated device, all the time that it computes
 ///   wait_pull     a version that is published is on its way
 ///   wait_barrier  a version is not published yet (other workers or the server's update are waited for), or a ring
 ///                 all-reduce is under way
@@ -98,6 +99,7 @@ class Account {
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
  private:
+  friend class ActivityScope;
   friend class MpiScope;
   void charge(double seconds) {
     seconds_[static_cast<size_t>(current_)] += seconds;
@@ -123,17 +125,22 @@ class Account {
   Listener listener_;
 };
 
-/// Charges a scope to an activity, then goes back to the one before.
+/// Charges a scope to an activity, then goes back to the one before. Inside a MpiScope it is none of its time.
 class ActivityScope {
  public:
-  ActivityScope(Account& account, Activity activity) : account_(account), before_(account.change(activity)) {}
-  ~ActivityScope() { account_.change(before_); }
+  ActivityScope(Account& account, Activity activity)
+      : account_(account), before_(account.change(activity)), in_mpi_before_(std::exchange(account.in_mpi_, false)) {}
+  ~ActivityScope() {
+    account_.change(before_);
+    account_.in_mpi_ = in_mpi_before_;
+  }
   ActivityScope(const ActivityScope&) = delete;
   ActivityScope& operator=(const ActivityScope&) = delete;
 
  private:
   Account& account_;
   Activity before_;
+  bool in_mpi_before_;
 };
 
 /// MPI calls of the computing thread. Inside a pass they are charged to `other` and counted as mpi_seconds; elsewhere
