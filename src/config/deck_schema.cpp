@@ -173,6 +173,13 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
   options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
 }
 
+void add_trace_keys(OptionSet& options, TraceConfig& trace) {
+  options.add_flag("trace", trace.enabled,
+                   "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto");
+  options.add("trace.steps", trace.steps, "Steps from the start that the trace records; 0: all")
+      ->check(integer_in(0, kMany));
+}
+
 void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
   options
       .add("batch_sequences", cutting.batch_sequences,
@@ -391,6 +398,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_trace_keys(options, deck.trace);
   add_cutting_keys(options, deck.cutting);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
@@ -407,6 +415,8 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);
   check_sizes(options, deck);
+  if (deck.trace.steps > 0 && !deck.trace.enabled)
+    refuse(options, "trace.steps", "no trace is recorded; set trace = true");
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");

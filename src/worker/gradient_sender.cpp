@@ -94,10 +94,12 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
   constexpr int64_t kTags = 16384;
   const auto blocks = static_cast<int64_t>(plan_.layout.blocks.size());
   const auto tag = static_cast<int>((step * blocks + block) % kTags);
-  rings_.push_back({.block = block,
-                    .step = step,
-                    .generation = generation,
-                    .operation = RingAllReduce(workers_, at(block).values.span(), tag)});
+  rings_.push_back(
+      {.block = block,
+       .step = step,
+       .generation = generation,
+       .operation = RingAllReduce(workers_, at(block).values.span(), tag),
+       .event = {.kind = TraceKind::ring, .begin_s = now_s(), .step = step, .block = static_cast<int32_t>(block)}});
 }
 
 void GradientSender::enter_rings_with_zeros(int64_t step) {
@@ -123,7 +125,14 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
     sending_.push_back({.block = block,
                         .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
-                                                                          static_cast<int>(MailTag::push_body))});
+                                                                          static_cast<int>(MailTag::push_body)),
+                        .event = {.kind = TraceKind::push,
+                                  .begin_s = now_s(),
+                                  .step = header.step,
+                                  .unit = header.units.empty() ? -1 : header.units.front(),
+                                  .version = header.base_version,
+                                  .block = static_cast<int32_t>(block),
+                                  .part = static_cast<int32_t>(index)}});
     pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
   }
 }
@@ -134,6 +143,7 @@ void GradientSender::progress() {
       ++ring;
       continue;
     }
+    record(ring->event);
     // Every worker has the whole sum; it is pushed once, each worker its share of the elements.
     const Buffer& buffer = at(ring->block);
     push(ring->block, split_evenly(buffer.values.size(), workers_.size(), workers_.rank()),
@@ -147,7 +157,17 @@ void GradientSender::progress() {
           .units = buffer.units});
     ring = rings_.erase(ring);
   }
-  std::erase_if(sending_, [](Sending& sending) { return sending.request.test(); });
+  std::erase_if(sending_, [this](Sending& sending) {
+    if (!sending.request.test()) return false;
+    record(sending.event);
+    return true;
+  });
+}
+
+void GradientSender::record(TraceEvent& event) {
+  if (trace_ == nullptr) return;
+  event.end_s = now_s();
+  trace_->add(event);
 }
 
 void GradientSender::finish() {

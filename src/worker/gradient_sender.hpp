@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -9,6 +10,7 @@
 #include "hat/device/device_buffer.hpp"
 #include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "worker/waiting.hpp"
 
 namespace hat {
@@ -25,6 +27,8 @@ class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
                  Waiting& waiting, const BarrierSchedule& barriers);
+  /// Pushes and rings are recorded there from now on; null: nowhere.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
   /// Waits until the block's buffer is free, then clears it if its sum went out.
   void begin(int64_t block);
@@ -46,6 +50,11 @@ class GradientSender {
   /// Waits until everything has left.
   void finish();
 
+  /// A ring is in its all-gather phase: every worker has entered it.
+  bool ring_gathers() const {
+    return std::any_of(rings_.begin(), rings_.end(), [](const Ring& ring) { return ring.operation.gathering(); });
+  }
+
   int64_t pushed_bytes() const { return pushed_bytes_; }
 
  private:
@@ -61,13 +70,16 @@ class GradientSender {
     int64_t step;
     int64_t generation;
     RingAllReduce operation;
+    TraceEvent event;
   };
   struct Sending {
     int64_t block;
     Request request;
+    TraceEvent event;
   };
   bool in_ring(int64_t block) const;
   bool is_leaving(int64_t block) const;
+  void record(TraceEvent& event);
   void start_ring(int64_t block, int64_t step, int64_t generation);
   void send_sketch(int64_t block, int64_t step, int64_t order);
   /// Sends elements [range) of the block, one push per server that owns some of them.
@@ -85,6 +97,7 @@ class GradientSender {
   std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server
   int64_t pushed_bytes_ = 0;
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace hat

@@ -4,13 +4,11 @@
 #include <exception>
 #include <utility>
 
-#include "hat/core/clock.hpp"
-
 namespace hat {
 
 ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window,
                                const NodeSlots* node, Waiting& waiting)
-    : plan_(plan), window_(window), node_(node), waiting_(waiting), wait_seconds_(plan.layout.blocks.size(), 0.0) {
+    : plan_(plan), window_(window), node_(node), waiting_(waiting) {
   for (size_t b = 0; b < plan_.layout.blocks.size(); ++b) {
     Block& block = blocks_.emplace_back();
     if (plan_.reads_in_place(static_cast<int64_t>(b), world_rank)) {
@@ -177,13 +175,10 @@ const float* ParameterCache::acquire(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   const std::string what =
       fmt::format("version {} of block {}", need.version, plan_.layout.blocks[static_cast<size_t>(index)].name);
-  const double start_s = now_s();
   drop_wrong_guesses(index, need);
-  const float* values = block.own          ? acquire_in_place(block, need, what)
-                        : node_ != nullptr ? acquire_on_node(index, need, what)
-                                           : acquire_copy(index, need, what);
-  wait_seconds_[static_cast<size_t>(index)] += now_s() - start_s;
-  return values;
+  return block.own          ? acquire_in_place(block, need, what)
+         : node_ != nullptr ? acquire_on_node(index, need, what)
+                            : acquire_copy(index, need, what);
 }
 
 int64_t ParameterCache::version(int64_t index) const {

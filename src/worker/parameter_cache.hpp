@@ -65,8 +65,6 @@ class ParameterCache {
   void progress();
 
   const PullCounters& counters() const { return counters_; }
-  /// Seconds that acquire waited, by block.
-  const std::vector<double>& wait_seconds() const { return wait_seconds_; }
 
  private:
   struct Copy {
@@ -108,7 +106,6 @@ class ParameterCache {
   Waiting& waiting_;
   std::deque<Block> blocks_;
   PullCounters counters_;
-  std::vector<double> wait_seconds_;
 };
 
 }  // namespace hat

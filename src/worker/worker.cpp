@@ -11,6 +11,7 @@
 #include "worker/parameter_cache.hpp"
 #include "worker/planted_noise.hpp"
 #include "worker/staleness_guard.hpp"
+#include "worker/worker_trace.hpp"
 
 namespace hat {
 
@@ -19,12 +20,14 @@ namespace hat {
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
        const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> server,
-       Sampler sample, int64_t resident_bytes_before)
+       Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
         own_server(std::move(server)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
+        energy(counter),
+        trace(recorder),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
@@ -35,7 +38,9 @@ struct Worker::Impl : PassObserver {
         guard(plan, window, waiting),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
-        closed_step(plan.first_step) {
+        closed_step(plan.first_step),
+        block_waits(plan.layout.blocks.size(), 0.0) {
+    sender.set_trace(recorder);
     if (plan.deck.emulation.device.on()) {
       emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
                                                   worker, waiting);
@@ -52,6 +57,7 @@ struct Worker::Impl : PassObserver {
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  AccountReading account_reading();
 
   void before_forward(int64_t block) override;
   void before_backward() override;
@@ -73,6 +79,8 @@ struct Worker::Impl : PassObserver {
   std::function<void()> own_server;
   Sampler sampler;
   int64_t resident_before;
+  EnergyCounter* energy;  // null: another worker of the node reads it
+  WorkerTrace trace;
   Device device;
   Account account;
   Mailbox mailbox;
@@ -98,6 +106,9 @@ struct Worker::Impl : PassObserver {
 
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
+
+  double begin_s = 0;               // of the account
+  std::vector<double> block_waits;  // seconds, by block
 };
 
 void Worker::Impl::progress() {
@@ -108,9 +119,13 @@ void Worker::Impl::progress() {
   leases.progress();
   cache.progress();
   sender.progress();
+  account.set_ring_gathering(sender.ring_gathers());
 }
 
 void Worker::Impl::run() {
+  account.begin();
+  begin_s = now_s();
+  trace.follow(account, plan.first_step);
   LeasedWork work = next_work();
   while (work.lease.kind != LeaseKind::finish) {
     switch (work.lease.kind) {
@@ -157,6 +172,8 @@ void Worker::Impl::take_answers() {
 void Worker::Impl::train(LeasedWork& work) {
   close_steps_before(work.lease.step);
   current = work.lease;
+  trace.set_unit(account, current.step, current.unit);
+  if (energy != nullptr) energy->update();
   const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
   const double computed_before = account.seconds()[static_cast<size_t>(Activity::compute)];
@@ -182,7 +199,8 @@ void Worker::Impl::train(LeasedWork& work) {
                           .nats = loss.nats,
                           .tokens = loss.tokens,
                           .seconds = account.seconds()[static_cast<size_t>(Activity::compute)] - computed_before,
-                          .recomputed = guard.finish_unit()},
+                          .recomputed = guard.finish_unit(),
+                          .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);
   if (plan.deck.prefetch_depth == 0) send_late();
   if (plan.unbounded()) send_all_clipped();
@@ -204,6 +222,7 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
 
 // Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.
 void Worker::Impl::prefetch(const Lease& lease) {
+  const MpiScope mpi(account);
   for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
     guard.asked(block);
     cache.prefetch(block, need(block, lease));
@@ -217,12 +236,16 @@ void Worker::Impl::before_forward(int64_t block) {
   if (2 * block >= std::ssize(parameters) && current.kind == LeaseKind::train) ask_ahead();
   waiting.progress();
   guard.asked(block);
+  const double waited_before = account.waited_for_parameters();
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
+  block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
   guard.took(block, cache.version(block));
+  trace.forward_begins(block, cache.version(block));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
 void Worker::Impl::before_backward() {
+  trace.pass_ends();
   if (!recomputing) {  // of a unit for the second time all that is known
     take_answers();
     last_of_step = !upcoming.empty() && ends_step(upcoming.front().lease);
@@ -230,6 +253,7 @@ void Worker::Impl::before_backward() {
   const auto head = static_cast<int64_t>(parameters.size()) - 1;
   sender.begin(head);
   if (plan.deck.model.tied) sender.begin(0);  // the head's backward pass adds to it
+  trace.backward_begins();
 }
 
 bool Worker::Impl::ends_step(const Lease& lease) const {
@@ -247,6 +271,7 @@ void Worker::Impl::send_block(int64_t block) {
                static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(block)].size)});
   // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
   if (plan.unbounded()) return;
+  const MpiScope mpi(account);
   sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
 }
 
@@ -263,6 +288,7 @@ void Worker::Impl::send_late() {
 
 void Worker::Impl::after_backward(int64_t block) {
   if (emulated) emulated->after_backward(block);
+  trace.backward_ends(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
   if (last_of_step || is_single(block)) send_block(block);
   if (block > 0) sender.begin(block - 1);
@@ -317,6 +343,7 @@ void Worker::Impl::close_steps_before(int64_t step) {
 
 void Worker::Impl::evaluate(LeasedWork& work) {
   current = work.lease;
+  trace.set_unit(account, current.step, -1);
   const PackedBatch batch = leases.text_of(work);
   // Only the parameters are waited for in this pass.
   struct Observer : PassObserver {
@@ -326,14 +353,27 @@ void Worker::Impl::evaluate(LeasedWork& work) {
   } observer(*this);
   const ActivityScope scope(account, Activity::compute);
   const LossSum loss = model.loss(batch, parameters, observer);
+  trace.pass_ends();
   mailbox.post(EvaluationReport{.unit = current.unit, .nats = loss.nats, .tokens = loss.tokens},
                plan.roles.rank_of_server[0], MailTag::to_server);
   if (emulated) emulated->resume();
 }
 
+AccountReading Worker::Impl::account_reading() {
+  AccountReading reading = account.reading();
+  reading.block_wait_seconds = block_waits;
+  return reading;
+}
+
 void Worker::Impl::say_goodbye(int64_t end_step) {
   sender.finish();
-  WorkerSummary summary{.worker = worker, .seconds = account.seconds()};
+  WorkerSummary summary{.worker = worker, .account = account_reading()};
+  summary.wall_seconds = now_s() - begin_s;
+  account.set_listener({});
+  if (energy != nullptr) {
+    energy->update();
+    summary.node_joules = energy->joules().value_or(-1.0);
+  }
   summary.tokens = trained_tokens;
   summary.units = trained_units;
   summary.pulls = cache.counters().accepted;
@@ -360,9 +400,10 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
                const Communicator& workers, const Window& window, const NodeSlots* node_slots,
-               std::function<void()> own_server, Sampler sampler, int64_t resident_before)
+               std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+               EnergyCounter* energy)
     : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(own_server),
-                                   std::move(sampler), resident_before)) {}
+                                   std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 
 void Worker::run() { impl_->run(); }

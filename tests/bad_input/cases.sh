@@ -121,6 +121,7 @@ combinations() {
   option_refused unbounded_hybrid 'staleness|unbounded|async' --mode hybrid --staleness unbounded
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
   option_refused deterministic_async 'deterministic|sync' --mode async --deterministic
+  option_refused trace_steps 'trace.steps|trace' --trace.steps 3
   ranks=3 option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
   option_refused no_end 'train.steps|exactly one' --train.steps 0
   option_refused no_cuda 'device|CUDA' --device cuda

@@ -124,6 +124,11 @@ struct WorkerConfig {
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
+struct TraceConfig {
+  bool enabled = false;  ///< key trace
+  int64_t steps = 0;     ///< first steps of this start that are recorded; 0: all
+};
+
 /// How different the gradients of a block are (server/sensitivity.hpp has the formulas).
 enum class SensitivityMeasure { consecutive, pairwise, article };
 enum class SensitivityOver { pushes, steps };  ///< of the measure article: consecutive pushes of a step, or steps
@@ -185,6 +190,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  TraceConfig trace;
   EmulationConfig emulation;
   SensitivityConfig sensitivity;
   StalenessLimitConfig staleness_limit;
