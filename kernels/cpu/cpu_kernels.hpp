@@ -43,5 +43,6 @@ void cross_entropy(const Stream& stream, CrossEntropyOutput output, int64_t T, i
 void fill(const Stream& stream, int64_t n, float value, float* y);
 void scale(const Stream& stream, int64_t n, float alpha, float* y);
 void sum_of_squares(const Stream& stream, int64_t n, const float* x, double* sum);
+void count_sketch(const Stream& stream, int64_t n, const float* x, float* sketch, double* sum_of_squares);
 
 }  // namespace hat::cpu

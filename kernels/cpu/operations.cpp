@@ -29,6 +29,7 @@ const Operations& operations(DeviceKind) {
       .fill = cpu::fill,
       .scale = cpu::scale,
       .sum_of_squares = cpu::sum_of_squares,
+      .count_sketch = cpu::count_sketch,
   };
   return kCpu;
 }

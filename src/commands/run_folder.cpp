@@ -153,8 +153,16 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                                  state.dataset_path));
   }
   require_same(checkpoint, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
-  require_same(checkpoint, "batch_tokens", std::to_string(plan.deck.batch_tokens),
+  require_same(checkpoint, "batch_tokens", stored_value(plan.deck_text, "batch_tokens").value_or("unknown"),
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
+  std::vector<std::string> cutting{"batch_sequences", "split"};
+  if (plan.deck.cutting.split == SplitRule::independent) {
+    cutting.insert(cutting.end(), {"max_delay", "shard.rule", "shard.flops"});
+  }
+  for (const std::string& key : cutting) {
+    const std::string now = stored_value(plan.deck_text, key).value_or("unknown");
+    require_same(checkpoint, key, now, stored_value(state.deck, key).value_or(now));  // older runs did not have it
+  }
   require_same(checkpoint, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
                stored_value(state.deck, "optimizer").value_or("unknown"));
   // The rule staleness keeps a state that the other has not. Runs from before there were two rules had the fixed one.

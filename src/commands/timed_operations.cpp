@@ -51,6 +51,7 @@ const Operations& timed_operations() {
       .fill = Timed<&Operations::fill>::call,
       .scale = Timed<&Operations::scale>::call,
       .sum_of_squares = Timed<&Operations::sum_of_squares>::call,
+      .count_sketch = Timed<&Operations::count_sketch>::call,
   };
   return kTimed;
 }
@@ -86,7 +87,8 @@ std::vector<std::pair<const char*, double>> seconds_by_operation() {
            {"cross_entropy", Timed<&Operations::cross_entropy>::seconds},
            {"fill", Timed<&Operations::fill>::seconds},
            {"scale", Timed<&Operations::scale>::seconds},
-           {"sum_of_squares", Timed<&Operations::sum_of_squares>::seconds}}) {
+           {"sum_of_squares", Timed<&Operations::sum_of_squares>::seconds},
+           {"count_sketch", Timed<&Operations::count_sketch>::seconds}}) {
     if (entry.second > 0.0) called.push_back(entry);
   }
   return called;

@@ -20,8 +20,9 @@ constexpr int64_t kWidest = 1 << 20;
 void add_run_keys(OptionSet& options, Deck& deck) {
   options.add_named<Mode>("mode", deck.mode, {{"sync", Mode::sync}, {"hybrid", Mode::hybrid}, {"async", Mode::async}},
                           "Preset of staleness, barriers and clipping");
-  options.add_flag("deterministic", deck.deterministic,
-                   "Fix units and adding order in advance: equal seeds and ranks give equal bits (mode sync)");
+  options.add_flag(
+      "deterministic", deck.deterministic,
+      "Fix units and adding order in advance: equal seeds and ranks give equal bits (staleness.rule exact)");
   options.add("seed", deck.seed, "Seed of start values and data order")->check(integer_in(0));
   options.add("servers", deck.servers, "Ranks that own parameters; the others are workers")
       ->check(integer_in(1, 65536));
@@ -35,8 +36,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "staleness.rule", deck.staleness_rule, {{"exact", StalenessRule::exact}, {"freshest", StalenessRule::freshest}},
       "Version t - S for everyone, or the newest there is. Preset: async freshest, else exact");
   options.add("barriers", deck.barriers,
-              "Blocks all workers reduce together: none, all, attention, upper, or names and patterns of blocks "
-              "(layers.*.mlp). Preset: hybrid upper, else none");
+              "Blocks all workers reduce together: none, all, attention, upper, sensitivity, or names and patterns of "
+              "blocks (layers.*.mlp). Preset: hybrid upper, else none");
   options.add_named<Dispatch>("dispatch", deck.dispatch,
                               {{"on_demand", Dispatch::on_demand},
                                {"static", Dispatch::static_},
@@ -49,7 +50,17 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
       "checkpoints stay fp32, validation during training is of what was pulled");
-  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step")->check(integer_in(1, kMostTokens));
+  options.add_flag("pull.share", deck.pull_share,
+                   "Workers of a node keep the parameters together in shared memory: each version comes to the node "
+                   "once (staleness.rule exact; otherwise each has its own)");
+  options
+      .add("prefetch.depth", deck.prefetch_depth,
+           "Units that a worker leases and pulls parameters for while it computes one: 0: none, what comes next is "
+           "asked "
+           "for when the unit is done; 2: with staleness.rule freshest parameters are then a unit older")
+      ->check(integer_in(0, 2));
+  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step; 0: as many as batch_sequences have")
+      ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));
   options.add("device", deck.device, "Where workers compute: auto, cpu or cuda")
@@ -162,6 +173,79 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
   options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
 }
 
+void add_trace_keys(OptionSet& options, TraceConfig& trace) {
+  options.add_flag("trace", trace.enabled,
+                   "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto");
+  options.add("trace.steps", trace.steps, "Steps from the start that the trace records; 0: all")
+      ->check(integer_in(0, kMany));
+}
+
+void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
+  options
+      .add("batch_sequences", cutting.batch_sequences,
+           "A step is exactly so many sequences, whatever their tokens; 0: off, by batch_tokens")
+      ->check(integer_in(0, kMostTokens));
+  options.add_named<SplitRule>("split", cutting.split,
+                               {{"exact", SplitRule::exact}, {"independent", SplitRule::independent}},
+                               "A sequence is never cut, or cut into pieces trained as documents of their own");
+  options.add("max_delay", cutting.max_delay_s, "A unit costs at most so many seconds of its worker")
+      ->check(real_in(0, 1e6, Ends::without_least));
+  options.add_named<ShardRule>("shard.rule", cutting.shard_rule,
+                               {{"delay", ShardRule::delay}, {"article", ShardRule::article}},
+                               "Tokens of a piece under split = independent: what takes max_delay at shard.flops, or "
+                               "max(512, int(max_delay * shard.flops / 8))");
+  options.add("shard.flops", cutting.shard_flops, "FLOP/s of the device that pieces are cut for")
+      ->check(real_in(0, 1e18));
+}
+
+void add_sensitivity_keys(OptionSet& options, SensitivityConfig& sensitivity) {
+  options.add_named<SensitivityMeasure>("sensitivity.measure", sensitivity.measure,
+                                        {{"consecutive", SensitivityMeasure::consecutive},
+                                         {"pairwise", SensitivityMeasure::pairwise},
+                                         {"article", SensitivityMeasure::article}},
+                                        "What barriers = sensitivity goes by: difference of a step's successive pushes "
+                                        "over their norm, of all pairs over "
+                                        "their norm, or of successive ones as they are");
+  options
+      .add("sensitivity.threshold", sensitivity.threshold,
+           "A block becomes a barrier block above it (consecutive, pairwise: 1.41 where pushes have nothing in "
+           "common). A "
+           "resumed run begins with the blocks named in barriers")
+      ->check(real_in(0, 1e12, Ends::without_least));
+  options.add("sensitivity.window", sensitivity.window, "Steps that a decision averages over")
+      ->check(integer_in(1, 100'000));
+  options
+      .add("sensitivity.hysteresis", sensitivity.hysteresis,
+           "A barrier block is released below threshold times (1 - hysteresis)")
+      ->check(real_in(0, 1, Ends::without_most));
+  options.add_named<SensitivityOver>(
+      "sensitivity.over", sensitivity.over, {{"pushes", SensitivityOver::pushes}, {"steps", SensitivityOver::steps}},
+      "What the measure article compares: successive pushes of a step, or gradients of successive steps");
+  options.add_flag("sensitivity.record", sensitivity.record,
+                   "Measure and log every block and step, whatever the barriers are (4 KiB a push to server 0)");
+  options.add("sensitivity.noise_block", sensitivity.noise_block,
+              "For tests: the block whose pushes get noise, each its own, in steps noise_from to noise_to - 1");
+  options.add("sensitivity.noise_from", sensitivity.noise_from, "First step with noise")->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_to", sensitivity.noise_to, "First step without noise again")
+      ->check(integer_in(0, kMany));
+  options.add("sensitivity.noise_scale", sensitivity.noise_scale, "Norm of the noise over the norm of the gradient")
+      ->check(real_in(0, 1e6));
+}
+
+void add_staleness_limit_keys(OptionSet& options, StalenessLimitConfig& limit) {
+  options.add("staleness.limit", limit.versions, "Unbounded staleness: versions that a push may be late; 0: any")
+      ->check(integer_in(0, kMany));
+  options
+      .add("staleness.limit_s", limit.seconds,
+           "Unbounded staleness: seconds that a push may come after its parameters were asked for; 0: any")
+      ->check(real_in(0, 1e9));
+  options.add_named<OverLimit>(
+      "staleness.over_limit", limit.action,
+      {{"apply", OverLimit::apply}, {"scale", OverLimit::scale}, {"recompute", OverLimit::recompute}},
+      "Pushes over the limit are counted; scale: and multiplied by limit / staleness; recompute: their unit is "
+      "computed again with the newest parameters before it is pushed, at most 3 times");
+}
+
 /// Throws the error for a key, naming where the user set it or could have.
 [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
   throw InputError(options.place(key), key, reason);
@@ -206,6 +290,36 @@ void check_barriers(const OptionSet& options, const Deck& deck) {
   }
 }
 
+void check_sensitivity(const OptionSet& options, const Deck& deck) {
+  const SensitivityConfig& sensitivity = deck.sensitivity;
+  if (std::ranges::count(deck.barriers, "sensitivity") > 0) {
+    if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
+    if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
+  }
+  if (sensitivity.over == SensitivityOver::steps && sensitivity.measure != SensitivityMeasure::article) {
+    refuse(options, "sensitivity.over", "only the measure article compares steps");
+  }
+  const bool noise = !sensitivity.noise_block.empty();
+  if (noise != (sensitivity.noise_scale > 0)) {
+    refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
+  }
+  if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
+    refuse(options, "sensitivity.noise_to",
+           fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
+  }
+}
+
+void check_staleness_limit(const OptionSet& options, const Deck& deck) {
+  const StalenessLimitConfig& limit = deck.staleness_limit;
+  if (limit.is_set() && deck.staleness != kUnbounded) {
+    refuse(options, limit.versions > 0 ? "staleness.limit" : "staleness.limit_s",
+           "is for staleness unbounded; otherwise staleness itself is the limit");
+  }
+  if (!limit.is_set() && limit.action != OverLimit::apply) {
+    refuse(options, "staleness.over_limit", "there is no staleness.limit and no staleness.limit_s");
+  }
+}
+
 void check_consistency(const OptionSet& options, const Deck& deck) {
   const bool unbounded = deck.staleness == kUnbounded;
   if (deck.mode == Mode::sync && deck.staleness != 0) {
@@ -224,11 +338,28 @@ void check_consistency(const OptionSet& options, const Deck& deck) {
     refuse(options, "clip",
            "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
   }
-  if (deck.deterministic && deck.mode != Mode::sync) {
-    refuse(options, "deterministic", "needs mode sync in this release");
+  if (deck.deterministic && unbounded) {
+    refuse(options, "deterministic", "unbounded staleness depends on timing; set a bound");
   }
   if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
     refuse(options, "staleness.rule", "deterministic needs the rule exact");
+  }
+}
+
+void settle_cutting(const OptionSet& options, Deck& deck) {
+  const CuttingConfig& cutting = deck.cutting;
+  if (cutting.batch_sequences == 0) {
+    if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
+  } else if (options.is_default("batch_tokens")) {
+    deck.batch_tokens = 0;
+  } else if (deck.batch_tokens != 0) {
+    refuse(options, "batch_sequences", "and batch_tokens are both set; a step ends by one of them");
+  }
+  if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
+    refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
+  }
+  if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
+    refuse(options, "shard.flops", "has no meaning with split = exact");
   }
 }
 
@@ -249,7 +380,7 @@ void check_sizes(const OptionSet& options, const Deck& deck) {
   if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
     refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
   }
-  if (deck.unit_tokens > deck.batch_tokens) {
+  if (deck.cutting.batch_sequences == 0 && deck.unit_tokens > deck.batch_tokens) {
     refuse(options, "unit_tokens",
            fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
   }
@@ -267,16 +398,25 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_trace_keys(options, deck.trace);
+  add_cutting_keys(options, deck.cutting);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
+  add_sensitivity_keys(options, deck.sensitivity);
+  add_staleness_limit_keys(options, deck.staleness_limit);
 }
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
   keep_nearest_length(options, deck);
   check_consistency(options, deck);
+  settle_cutting(options, deck);
   check_delay(options, deck);
+  check_sensitivity(options, deck);
+  check_staleness_limit(options, deck);
   check_sizes(options, deck);
+  if (deck.trace.steps > 0 && !deck.trace.enabled)
+    refuse(options, "trace.steps", "no trace is recorded; set trace = true");
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");

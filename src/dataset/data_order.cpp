@@ -34,13 +34,31 @@ void shuffle(std::vector<int64_t>& values, uint64_t seed, uint64_t stream) {
 }
 }  // namespace
 
+namespace {
+Deck deck_of(uint64_t seed, int64_t batch_tokens, int64_t max_length, LongPolicy policy) {
+  Deck deck;
+  deck.seed = seed;
+  deck.batch_tokens = batch_tokens;
+  deck.model.max_length = max_length;
+  deck.data.long_documents = policy;
+  return deck;
+}
+}  // namespace
+
 DataOrder::DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens, int64_t max_length, LongPolicy policy)
+    : DataOrder(dataset, deck_of(seed, batch_tokens, max_length, policy), max_length) {}
+
+DataOrder::DataOrder(const Dataset& dataset, const Deck& deck, int64_t piece_tokens)
     : dataset_(dataset),
-      seed_(seed),
-      batch_tokens_(batch_tokens),
-      max_length_(max_length),
+      seed_(deck.seed),
+      batch_tokens_(deck.batch_tokens),
+      batch_sequences_(deck.cutting.batch_sequences),
+      piece_tokens_(piece_tokens),
       state_(std::make_shared<State>()) {
-  if (batch_tokens < 1 || max_length < 1) throw Error("batch_tokens and max_length are positive");
+  const int64_t max_length = deck.model.max_length;
+  const LongPolicy policy = deck.data.long_documents;
+  if (batch_sequences_ < 1 && batch_tokens_ < 1) throw Error("batch_tokens or batch_sequences is positive");
+  if (piece_tokens < 1 || piece_tokens > max_length) throw Error("piece_tokens is positive and at most max_length");
   const int64_t documents = dataset.documents(Split::train);
   state_->first_piece.resize(static_cast<size_t>(documents) + 1, 0);
   for (int64_t document = 0; document < documents; ++document) {
@@ -51,7 +69,7 @@ DataOrder::DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens
                                    length, max_length));
     }
     const auto d = static_cast<size_t>(document);
-    state_->first_piece[d + 1] = state_->first_piece[d] + (length + max_length - 1) / max_length;
+    state_->first_piece[d + 1] = state_->first_piece[d] + (length + piece_tokens - 1) / piece_tokens;
   }
 }
 
@@ -59,17 +77,22 @@ Sequence DataOrder::piece(int64_t number) const {
   const std::vector<int64_t>& first_piece = state_->first_piece;
   const auto after = std::upper_bound(first_piece.begin(), first_piece.end(), number);
   const int64_t document = (after - first_piece.begin()) - 1;
-  const int64_t begin = (number - first_piece[static_cast<size_t>(document)]) * max_length_;
-  return {document, begin, std::min(dataset_.length(Split::train, document) - begin, max_length_)};
+  const int64_t begin = (number - first_piece[static_cast<size_t>(document)]) * piece_tokens_;
+  return {document, begin, std::min(dataset_.length(Split::train, document) - begin, piece_tokens_)};
+}
+
+bool DataOrder::is_full(int64_t tokens, int64_t sequences, int64_t next_length) const {
+  if (batch_sequences_ > 0) return sequences == batch_sequences_;
+  return tokens > 0 && tokens + next_length / 2 >= batch_tokens_;
 }
 
 // Appends the sequences of the step at `position` (none is taken over the epoch's end) and returns where the next one
 // begins. `step` may be null to only move on.
 int64_t DataOrder::take_step(int64_t position, Step* step) const {
   int64_t taken = 0;
-  for (; position < static_cast<int64_t>(state_->order.size()); ++position) {
+  for (const int64_t begin = position; position < static_cast<int64_t>(state_->order.size()); ++position) {
     const Sequence sequence = piece(state_->order[static_cast<size_t>(position)]);
-    if (taken > 0 && taken + sequence.length / 2 >= batch_tokens_) break;
+    if (is_full(taken, position - begin, sequence.length)) break;
     taken += sequence.length;
     if (step != nullptr) step->sequences.push_back(sequence);
   }
@@ -103,6 +126,19 @@ int64_t DataOrder::steps_per_epoch(int64_t epoch) {
   }
   const auto at = static_cast<size_t>(epoch);
   return state_->first_steps[at + 1] - state_->first_steps[at];
+}
+
+int64_t DataOrder::steps_for_tokens(int64_t target_tokens) {
+  int64_t steps = 0;
+  for (int64_t tokens = 0; tokens < target_tokens; ++steps) tokens += step(steps).target_tokens;
+  return steps;
+}
+
+int64_t DataOrder::mean_step_tokens() const {
+  if (batch_sequences_ == 0) return batch_tokens_;
+  const double mean =
+      static_cast<double>(dataset_.tokens(Split::train)) / static_cast<double>(state_->first_piece.back());
+  return std::max<int64_t>(1, static_cast<int64_t>(mean * static_cast<double>(batch_sequences_)));
 }
 
 const Step& DataOrder::step(int64_t index) {

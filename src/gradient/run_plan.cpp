@@ -1,8 +1,11 @@
 #include "hat/gradient/run_plan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
+#include "hat/gradient/shard_size.hpp"
 
 namespace hat {
 
@@ -17,7 +20,25 @@ int64_t default_unit_tokens(const Deck& deck, int workers) {
   return std::max<int64_t>(512, deck.batch_tokens / (4 * static_cast<int64_t>(workers)));
 }
 
+int64_t noise_block(const ModelLayout& layout, const std::string& name) {
+  if (name.empty()) return -1;
+  std::vector<std::string> names;
+  for (const BlockSpec& block : layout.blocks) names.push_back(block.name);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    const std::string guess = closest_match(name, names);
+    throw InputError("deck", "sensitivity.noise_block",
+                     fmt::format("'{}' is no block of this model{}", name,
+                                 guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+  }
+  return found - names.begin();
+}
+
 }  // namespace
+
+bool RunPlan::barriers_change() const {
+  return std::find(deck.barriers.begin(), deck.barriers.end(), "sensitivity") != deck.barriers.end();
+}
 
 bool RunPlan::reads_in_place(int64_t block, int world_rank) const {
   const std::vector<int64_t>& parts = shards.parts_of_block[static_cast<size_t>(block)];
@@ -32,6 +53,27 @@ int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
   return std::max({first_step, std::min(step, deck.delay.sync_steps - 1), step - staleness_of(step)});
 }
 
+int64_t RunPlan::pull_sharers(int worker) const {
+  if (pull_group.empty()) return 1;
+  return std::count(pull_group.begin(), pull_group.end(), pull_group[static_cast<size_t>(worker)]);
+}
+
+// Under the rule freshest a version is chosen by each worker when it looks; unbounded, nothing tells when a slot of the
+// node may be used again.
+void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank) {
+  if (!plan.deck.pull_share || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+  std::vector<std::pair<int, int64_t>> nodes;
+  for (const int rank : plan.roles.rank_of_worker) {
+    const EmulatedNetworkConfig& network = plan.deck.emulation.network;
+    const int64_t emulated = network.on() ? rank / network.ranks_per_node : 0;
+    const std::pair<int, int64_t> node(node_of_rank[static_cast<size_t>(rank)], emulated);
+    const auto found = std::find(nodes.begin(), nodes.end(), node);
+    plan.pull_group.push_back(static_cast<int>(found - nodes.begin()));
+    if (found == nodes.end()) nodes.push_back(node);
+  }
+  if (nodes.size() == plan.pull_group.size()) plan.pull_group.clear();  // nobody has company
+}
+
 bool checkpoint_due(const RunPlan& plan, int64_t steps) {
   const int64_t every = plan.deck.checkpoint.every;
   return steps == plan.end_step || (every > 0 && steps % every == 0);
@@ -40,6 +82,7 @@ bool checkpoint_due(const RunPlan& plan, int64_t steps) {
 RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
   RunPlan plan;
   plan.deck = deck;
+  plan.piece_tokens = piece_tokens(deck);
   plan.roles = roles;
   plan.layout = make_layout(deck.model);
   plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);
@@ -64,6 +107,7 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
     may_be_late.flip();
     plan.predicted_slots = append_slots(plan.slots, plan.shards, may_be_late);
   }
+  plan.noise_block = noise_block(plan.layout, deck.sensitivity.noise_block);
   if (plan.deck.unit_tokens == 0) plan.deck.unit_tokens = default_unit_tokens(deck, roles.workers());
   return plan;
 }

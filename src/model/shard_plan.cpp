@@ -98,7 +98,7 @@ std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<st
     layers = std::max(layers, layer_of(block.name).value_or(-1) + 1);
   }
   for (const std::string& barrier : barriers) {
-    bool matched = barrier == "none";
+    bool matched = barrier == "none" || barrier == "sensitivity";
     for (size_t b = 0; b < names.size(); ++b) {
       const std::optional<int64_t> layer = layer_of(names[b]);
       const bool hit = barrier == "all" || (barrier == "attention" && names[b].ends_with(".attention")) ||
@@ -110,7 +110,7 @@ std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<st
     }
     if (!matched) {
       std::vector<std::string> candidates = names;
-      candidates.insert(candidates.end(), {"none", "all", "attention", "upper"});
+      candidates.insert(candidates.end(), {"none", "all", "attention", "upper", "sensitivity"});
       const std::string guess = closest_match(barrier, candidates);
       throw InputError("deck", "barriers",
                        fmt::format("'{}' matches no block of this model{}", barrier,

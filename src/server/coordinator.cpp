@@ -22,6 +22,9 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
   return validation_groups(dataset, plan.deck.model.max_length, plan.deck.unit_tokens, plan.deck.eval.tokens);
 }
 
+// Where sketches are recorded, the last of them completes a step as the last push does: to the ledger, one server more.
+int64_t sketch_server(const RunPlan& plan) { return plan.roles.servers(); }
+
 LedgerOptions ledger_options(const RunPlan& plan) {
   constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
   // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
@@ -29,10 +32,11 @@ LedgerOptions ledger_options(const RunPlan& plan) {
   const ChargedCost charged(plan.deck);
   const BlockFlop flop = charged.total();
   return {.workers = plan.roles.workers(),
-          .servers = plan.roles.servers(),
+          .servers = plan.roles.servers() + (plan.records_sketches() ? 1 : 0),
           .dispatch = plan.deck.dispatch,
           .unit_tokens = plan.deck.unit_tokens,
           .least_tokens = static_cast<int64_t>(std::ceil(kLeastUnitTokens / plan.deck.emulation.length_scale)),
+          .max_delay_s = plan.deck.cutting.max_delay_s,
           .area_weight = flop.per_square / flop.per_token,
           .deterministic = plan.deck.deterministic,
           .first_step = plan.first_step,
@@ -53,10 +57,10 @@ Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& m
     : plan_(plan),
       dataset_(dataset),
       mailbox_(mailbox),
-      order_(dataset, plan.deck.seed, plan.deck.batch_tokens, plan.deck.model.max_length,
-             plan.deck.data.long_documents),
+      order_(dataset, plan.deck, plan.piece_tokens),
       validation_(validation_of(plan, dataset)),
       ledger_(order_, validation_, ledger_options(plan)),
+      sensitivity_(plan, ledger_options(plan).lookahead),
       log_(plan, dataset, validation_),
       last_checkpoint_(plan.first_step) {
   if (checkpoint == nullptr) return;
@@ -66,7 +70,8 @@ Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& m
   for (int64_t i = 0; i < kept; ++i) norms_[state.step - kept + i] = state.recent_norms[static_cast<size_t>(i)];
 }
 
-void Coordinator::send_lease(int64_t worker, const Lease& lease) {
+void Coordinator::send_lease(int64_t worker, Lease lease) {
+  sensitivity_.tell(worker, lease);
   switch (lease.kind) {
     case LeaseKind::train:
       busy_workers_[worker] = unit_text(lease.unit, lease.step);
@@ -111,8 +116,23 @@ void Coordinator::receive(const UnitReport& report) {
   // Most often the next unit is leased already; that one the worker keeps.
   const auto busy = busy_workers_.find(report.worker);
   if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
+  log_.unit(report);
+  step_blocks_[report.step].recomputed += report.recomputed;
   ledger_.unit_computed(report, now_s());
   after_event();
+}
+
+void Coordinator::receive(GradientSketch sketch) {
+  const int64_t step = sketch.step;
+  if (!sensitivity_.add(std::move(sketch), ledger_.step_tokens(step))) return;
+  ledger_.server_completed_step({.server = sketch_server(plan_), .step = step, .staleness_counts = {}}, now_s());
+  after_event();
+}
+
+void Coordinator::receive(const PushesOverLimit& message) {
+  std::vector<int64_t>& counts = step_blocks_[message.step].pushes_over_limit;
+  counts.resize(message.counts.size(), 0);
+  for (size_t block = 0; block < counts.size(); ++block) counts[block] += message.counts[block];
 }
 
 void Coordinator::receive(const EvaluationReport& report) {
@@ -121,6 +141,7 @@ void Coordinator::receive(const EvaluationReport& report) {
 }
 
 void Coordinator::receive(const StepComplete& message) {
+  log_.server_completed(message);
   ledger_.server_completed_step(message, now_s());
   after_event();
 }
@@ -142,8 +163,11 @@ void Coordinator::log_steps() {
   for (const StepResult& result : ledger_.take_steps()) {
     const double factor = schedule_factor(plan_.deck.schedule, result.step, plan_.end_step);
     const auto norm = norms_.find(result.step);
+    StepBlocks blocks = step_blocks_.extract(result.step).mapped();
+    blocks.pushes_over_limit.resize(plan_.layout.blocks.size(), 0);
+    sensitivity_.close(result.step, blocks);
     log_.step(result, factor * plan_.deck.optimizer.learning_rate,
-              norm == norms_.end() ? std::numeric_limits<double>::quiet_NaN() : norm->second);
+              norm == norms_.end() ? std::numeric_limits<double>::quiet_NaN() : norm->second, blocks);
     tokens_ += result.tokens;
     if (checkpoint_due(plan_, result.step + 1)) positions_[result.step + 1] = position(result);
     norms_.erase(norms_.begin(), norms_.lower_bound(result.step - kNormsKept));
@@ -268,6 +292,10 @@ std::string Coordinator::waiting_for() const {
   }
   for (const auto& [steps, pending] : pending_checkpoints_) text += fmt::format(", the checkpoint of step {}", steps);
   for (const int64_t server : ledger_.servers_behind()) {
+    if (server == sketch_server(plan_)) {
+      text += fmt::format(", gradient sketches of workers (step {})", ledger_.committed_steps());
+      continue;
+    }
     text += fmt::format(", server {} (step {})", server, ledger_.committed_steps());
   }
   if (text.empty()) return fmt::format("step {} to be committed", ledger_.committed_steps());

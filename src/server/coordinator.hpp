@@ -14,6 +14,7 @@
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
 #include "server/run_log.hpp"
+#include "server/sensitivity.hpp"
 
 namespace hat {
 
@@ -30,6 +31,8 @@ class Coordinator {
   void receive(const NormShare& share);
   void receive(const CheckpointWritten& message);
   void receive(const WorkerSummary& summary);
+  void receive(GradientSketch sketch);
+  void receive(const PushesOverLimit& message);
 
   /// Follows checkpoints whose last files are being written. False if nothing happened.
   bool progress();
@@ -53,7 +56,7 @@ class Coordinator {
   };
   void after_event();
   void answer_idle_workers();
-  void send_lease(int64_t worker, const Lease& lease);
+  void send_lease(int64_t worker, Lease lease);
   void log_steps();
   void start_completing_checkpoints();
   CheckpointState checkpoint_state(int64_t steps, const PendingCheckpoint& pending);
@@ -66,6 +69,8 @@ class Coordinator {
   DataOrder order_;
   std::vector<std::vector<Sequence>> validation_;
   Ledger ledger_;
+  Sensitivity sensitivity_;
+  std::map<int64_t, StepBlocks> step_blocks_;  // of open steps: what is known so far
   RunLog log_;
   std::map<int64_t, int64_t> idle_workers_;                           // worker -> step it was told last
   std::map<int64_t, std::string> busy_workers_;                       // worker -> what it was leased

@@ -15,22 +15,31 @@ namespace hat {
 
 struct Server::Impl {
   Impl(const RunPlan& run_plan, int server_number, const Dataset& dataset, const Communicator& world,
-       const Window& window, const CheckpointReader* checkpoint)
+       const Window& window, const CheckpointReader* checkpoint, TraceRecorder* trace)
       : plan(run_plan),
         server(server_number),
         mailbox(world, MailTag::to_server),
-        order(dataset, plan.deck.seed, plan.deck.batch_tokens, plan.deck.model.max_length,
-              plan.deck.data.long_documents),
+        order(dataset, plan.deck, plan.piece_tokens),
         clipping(plan, server, checkpoint != nullptr ? checkpoint->state().recent_norms : std::vector<double>{},
                  [this](const NormShare& share, int to) { post_to_server(share, to); }),
         snapshot(plan, server),
         shard(
             plan, server, order, window, clipping,
             [this](int64_t step, const std::vector<int64_t>& staleness) {
-              post_to_server(StepComplete{.server = server, .step = step, .staleness_counts = staleness}, 0);
+              if (const std::vector<int64_t> counts = shard.take_pushes_over_limit(step); !counts.empty()) {
+                post_to_server(PushesOverLimit{.step = step, .counts = counts}, 0);
+              }
+              const StalenessCount count = shard.take_staleness(step);
+              post_to_server(StepComplete{.server = server,
+                                          .step = step,
+                                          .staleness_counts = staleness,
+                                          .block_staleness = count.staleness(),
+                                          .base_versions = count.versions()},
+                             0);
             },
             [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
         pushes(world, [this](const PushHeader& header, std::span<const float> body) { shard.add_push(header, body); }) {
+    shard.set_trace(trace);
     if (checkpoint != nullptr) {
       shard.restore(*checkpoint);
     } else {
@@ -103,6 +112,12 @@ void Server::Impl::handle(Mail& mail) {
     case MessageKind::worker_summary:
       coordinator->receive(mail.open<WorkerSummary>());
       return;
+    case MessageKind::gradient_sketch:
+      coordinator->receive(mail.open<GradientSketch>());
+      return;
+    case MessageKind::pushes_over_limit:
+      coordinator->receive(mail.open<PushesOverLimit>());
+      return;
     case MessageKind::lease:
       break;
   }
@@ -151,8 +166,8 @@ void Server::Impl::check_time_out() {
 }
 
 Server::Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
-               const CheckpointReader* checkpoint)
-    : impl_(std::make_unique<Impl>(plan, server, dataset, world, window, checkpoint)) {}
+               const CheckpointReader* checkpoint, TraceRecorder* trace)
+    : impl_(std::make_unique<Impl>(plan, server, dataset, world, window, checkpoint, trace)) {}
 Server::~Server() = default;
 
 bool Server::progress() { return impl_->progress(); }

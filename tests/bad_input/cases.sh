@@ -112,12 +112,16 @@ combinations() {
   ranks=3 option_refused emulated_disturbed 'worker.emulate.disturbed|no worker 2' --worker.emulate.speed 1e9 \
     --worker.emulate.stall_every_s 5 --worker.emulate.stall_for_s 1 --worker.emulate.disturbed 0,2
   ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
+  ranks=3 option_refused noise_block_unknown "sensitivity.noise_block|haed|did you mean 'head'" --sensitivity.noise_block haed --sensitivity.noise_scale 1 --sensitivity.noise_to 2
+  option_refused sensitivity_in_sync 'barriers|sensitivity|hybrid' --barriers sensitivity
+  option_refused limit_in_sync 'staleness.limit|unbounded' --staleness.limit 3
   option_refused barriers_no_pattern 'barriers|layers[0]' --mode hybrid --barriers 'layers[0]'
   option_refused barriers_in_async 'barriers|async' --mode async --barriers all
   option_refused sync_stale 'staleness|sync' --staleness 1
   option_refused unbounded_hybrid 'staleness|unbounded|async' --mode hybrid --staleness unbounded
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
   option_refused deterministic_async 'deterministic|sync' --mode async --deterministic
+  option_refused trace_steps 'trace.steps|trace' --trace.steps 3
   ranks=3 option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
   option_refused no_end 'train.steps|exactly one' --train.steps 0
   option_refused no_cuda 'device|CUDA' --device cuda

@@ -66,8 +66,9 @@ std::map<std::string, std::vector<float>> read_tensors(const CheckpointReader& r
   for (const std::string& path : reader.tensors()) {
     const hat::TensorSpec& shape = shapes.at(path.substr(path.rfind('/')));
     std::vector<float>& values = tensors[path];
-    values.resize(static_cast<size_t>(shape.size()));
-    reader.read(path, 0, shape.rows, shape.columns, values.data());
+    const int64_t columns = path.starts_with("/optimizer/adamw.beta1_product/") ? 1 : shape.columns;  // one value a row
+    values.resize(static_cast<size_t>(shape.rows * columns));
+    reader.read(path, 0, shape.rows, columns, values.data());
   }
   return tensors;
 }

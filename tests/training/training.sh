@@ -14,13 +14,14 @@ make_data() {
 }
 
 # train <run> <ranks> <argument>...: a run of the deck beside this file in $work/<run>. Its output is in $work/<run>.log.
+# (mpirun reads standard input, which in a loop over lines is the rest of them.)
 deck=$SOURCE_DIR/tests/training/tiny.toml
 data=$work/data.h5
 train() {
   local run=$1 ranks=$2
   shift 2
   # shellcheck disable=SC2086  # MPIRUN is a command with flags
-  $MPIRUN -n "$ranks" "$HAT" train "$deck" --data.path "$data" --output "$work/$run" "$@" >"$work/$run.log" 2>&1 ||
+  $MPIRUN -n "$ranks" "$HAT" train "$deck" --data.path "$data" --output "$work/$run" "$@" >"$work/$run.log" 2>&1 </dev/null ||
     fail "run $run ($ranks ranks: $*): $(grep "^hat:" "$work/$run.log" || tail -5 "$work/$run.log")"
 }
 

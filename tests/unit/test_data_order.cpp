@@ -115,6 +115,44 @@ std::vector<int64_t> documents_of_epoch(DataOrder& order, int64_t first_step, in
   return documents;
 }
 
+TEST_F(DataOrderTest, StepsOfACountHaveThatManySequences) {
+  const Dataset dataset = make_long_tail();
+  Deck deck;
+  deck.batch_tokens = 0;
+  deck.cutting.batch_sequences = 48;
+  deck.model.max_length = 500;
+  DataOrder order(dataset, deck, 500);
+  ASSERT_EQ(order.steps_per_epoch(0), 9);  // 400 documents: 8 steps of 48 and a short one of 16
+  std::set<int64_t> documents;
+  for (int64_t s = 0; s < 9; ++s) {
+    const Step& step = order.step(s);
+    EXPECT_EQ(step.sequences.size(), s < 8 ? 48U : 16U);
+    int64_t tokens = 0;
+    for (const Sequence& sequence : step.sequences) {
+      EXPECT_TRUE(documents.insert(sequence.document).second);
+      tokens += sequence.length;
+    }
+    EXPECT_EQ(step.target_tokens, tokens);
+  }
+  EXPECT_EQ(documents.size(), 400U);
+  EXPECT_EQ(order.mean_step_tokens(), dataset.tokens(Split::train) * 48 / 400);
+}
+
+TEST_F(DataOrderTest, StepsForTokensAreCountedOnTheOrder) {
+  const Dataset dataset = make_long_tail();
+  Deck deck;
+  deck.cutting.batch_sequences = 7;
+  deck.model.max_length = 500;
+  DataOrder order(dataset, deck, 100);  // pieces of 100: the long documents are five each
+  const int64_t steps = order.steps_for_tokens(5000);
+  int64_t before = 0;
+  for (int64_t s = 0; s + 1 < steps; ++s) before += order.step(s).target_tokens;
+  EXPECT_LT(before, 5000);
+  EXPECT_GE(before + order.step(steps - 1).target_tokens, 5000);
+  EXPECT_EQ(order.steps_for_tokens(0), 0);
+  for (const Sequence& sequence : order.step(0).sequences) EXPECT_LE(sequence.length, 100);
+}
+
 TEST_F(DataOrderTest, ShufflesDifferBySeedAndEpoch) {
   const Dataset dataset = make(std::vector<int64_t>(100, 10));
   DataOrder one(dataset, 1, 50, 64, LongPolicy::cut);

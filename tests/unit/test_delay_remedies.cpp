@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "commands/memory_plan.hpp"
-#include "hat/gradient/run_plan.hpp"
+#include "hat/gradient/barrier_schedule.hpp"
 #include "hat/optimizer/optimizer.hpp"
 #include "model_support.hpp"
 #include "server/delay_remedies.hpp"
@@ -49,10 +49,11 @@ TEST(Prediction, IsForLateBlocksOnly) {
   const RunPlan plan = plan_of(deck_of(1, 3, true));
   const auto barrier = std::find(plan.is_barrier.begin(), plan.is_barrier.end(), true) - plan.is_barrier.begin();
   for (int64_t step = 0; step < 8; ++step) {
-    EXPECT_EQ(plan.is_predicted(0, step), step >= 3) << step;
-    EXPECT_FALSE(plan.is_predicted(barrier, step));
+    EXPECT_EQ(BarrierSchedule(plan).is_predicted(0, step), step >= 3) << step;
+    EXPECT_FALSE(BarrierSchedule(plan).is_predicted(barrier, step));
   }
-  EXPECT_FALSE(plan_of(deck_of(1, 0, false)).is_predicted(0, 5));
+  const RunPlan without = plan_of(deck_of(1, 0, false));
+  EXPECT_FALSE(BarrierSchedule(without).is_predicted(0, 5));
 }
 
 TEST(Prediction, SlotsLieBehindAllOthersAndAreCounted) {

@@ -23,6 +23,8 @@ enum class MessageKind : int32_t {
   worker_summary,
   alive,
   shutdown,
+  gradient_sketch,
+  pushes_over_limit,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -44,6 +46,13 @@ enum class LeaseKind : int32_t {
   finish,    ///< nothing more at all
 };
 
+/// From step `step` on the block is a barrier block (1), or no longer (0).
+struct BarrierChange {
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t is_barrier = 0;
+};
+
 /// server 0 -> worker. Tells also that the worker has no further unit of any step before `step`.
 struct Lease {
   static constexpr MessageKind kKind = MessageKind::lease;
@@ -53,9 +62,11 @@ struct Lease {
   int64_t step = 0;
   int64_t order = 0;  ///< place of the unit in its step, the order of adding when deterministic
   std::vector<Sequence> sequences = {};
+  int64_t barriers_before = 0;                      ///< of the steps before this one the barrier blocks are now known
+  std::vector<BarrierChange> barrier_changes = {};  ///< those that the worker was not told yet
   template <class F>
   void fields(F& f) {
-    f(kind), f(unit), f(generation), f(step), f(order), f(sequences);
+    f(kind), f(unit), f(generation), f(step), f(order), f(sequences), f(barriers_before), f(barrier_changes);
   }
 };
 
@@ -79,10 +90,23 @@ struct PushHeader {
   double norm = -1.0;  ///< unbounded mode with clipping over blocks: norm of the worker's whole gradient per token
   Codec codec = Codec::fp32;
   std::vector<int64_t> units;
+  double age_s = 0;  ///< unbounded mode: seconds since its parameters were asked for
   template <class F>
   void fields(F& f) {
     f(worker), f(sequence_number), f(generation), f(step), f(block), f(begin), f(count), f(tokens), f(complete),
-        f(base_version), f(order), f(norm), f(codec), f(units);
+        f(base_version), f(order), f(norm), f(codec), f(units), f(age_s);
+  }
+};
+
+/// Where a worker's time went since its first lease request, in seconds (metrics/account.hpp has the definitions).
+struct AccountReading {
+  std::vector<double> seconds = {};             ///< by Activity
+  double mpi_seconds = 0;                       ///< of `other`: MPI calls inside passes
+  double barrier_transfer_seconds = 0;          ///< of wait_barrier: estimate of what the transfers of rings took
+  std::vector<double> block_wait_seconds = {};  ///< by block: of wait_pull and wait_barrier, at the block's first use
+  template <class F>
+  void fields(F& f) {
+    f(seconds), f(mpi_seconds), f(barrier_transfer_seconds), f(block_wait_seconds);
   }
 };
 
@@ -95,10 +119,12 @@ struct UnitReport {
   int64_t step = 0;
   double nats = 0;
   int64_t tokens = 0;
-  double seconds = 0;  ///< of computing, waits left out
+  double seconds = 0;           ///< of computing, waits left out
+  int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
+  AccountReading account = {};  ///< until now
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed), account.fields(f);
   }
 };
 
@@ -140,15 +166,30 @@ struct NormTotal {
   }
 };
 
+/// Of a server's parts of one block: `pushes` of a step were `late` versions old when applied.
+struct BlockStaleness {
+  int64_t block = 0;
+  int64_t late = 0;
+  int64_t pushes = 0;
+};
+/// Oldest and newest version of one block that gradients of a step were computed on.
+struct BaseVersions {
+  int64_t block = 0;
+  int64_t oldest = 0;
+  int64_t newest = 0;
+};
+
 /// server -> server 0: all its blocks have had the update of this step (unbounded: every push of the step).
 struct StepComplete {
   static constexpr MessageKind kKind = MessageKind::step_complete;
   int64_t server = 0;
   int64_t step = 0;
   std::vector<int64_t> staleness_counts;  ///< [s]: pushes of the step that were s versions old when applied
+  std::vector<BlockStaleness> block_staleness = {};
+  std::vector<BaseVersions> base_versions = {};
   template <class F>
   void fields(F& f) {
-    f(server), f(step), f(staleness_counts);
+    f(server), f(step), f(staleness_counts), f(block_staleness), f(base_versions);
   }
 };
 
@@ -169,7 +210,7 @@ struct CheckpointWritten {
 struct WorkerSummary {
   static constexpr MessageKind kKind = MessageKind::worker_summary;
   int64_t worker = 0;
-  std::vector<double> seconds;  ///< by Activity (metrics/account.hpp)
+  AccountReading account = {};  ///< of its whole life
   int64_t tokens = 0;
   int64_t units = 0;
   int64_t pulls = 0;
@@ -183,11 +224,13 @@ struct WorkerSummary {
   double emulated_s = 0;        ///< that its emulated device worked; 0: it had none
   double mean_lag_s = 0;        ///< by which parts of units ended later than on that device
   double worst_lag_s = 0;
+  double wall_seconds = 0;  ///< from its first lease request to this message, by the clock
+  double node_joules = -1;  ///< energy counters of its node over the run; negative: not read here
   template <class F>
   void fields(F& f) {
-    f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
+    f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
         f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s), f(mean_lag_s),
-        f(worst_lag_s);
+        f(worst_lag_s), f(wall_seconds), f(node_joules);
   }
 };
 
@@ -204,6 +247,34 @@ struct Shutdown {
   static constexpr MessageKind kKind = MessageKind::shutdown;
   template <class F>
   void fields(F&) {}
+};
+
+/// worker -> server 0, where sensitivity is recorded: this gradient of a block is about to leave the worker, into a
+/// ring or to the servers.
+struct GradientSketch {
+  static constexpr MessageKind kKind = MessageKind::gradient_sketch;
+  int64_t worker = 0;
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t place = 0;  ///< order of the pushes of a step: the worker, or the unit's place where units are pushed singly
+  int64_t tokens = 0;
+  double sum_of_squares = 0;       ///< of the sum over target tokens
+  std::vector<float> sketch = {};  ///< of the same (Operations::count_sketch)
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(step), f(block), f(place), f(tokens), f(sum_of_squares), f(sketch);
+  }
+};
+
+/// server -> server 0, with a staleness limit: before the StepComplete of a step in which pushes were over it.
+struct PushesOverLimit {
+  static constexpr MessageKind kKind = MessageKind::pushes_over_limit;
+  int64_t step = 0;
+  std::vector<int64_t> counts;  ///< by block
+  template <class F>
+  void fields(F& f) {
+    f(step), f(counts);
+  }
 };
 
 }  // namespace hat

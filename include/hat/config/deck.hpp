@@ -22,6 +22,8 @@ enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
 enum class MomentumRule { fixed, staleness };
 enum class LongPolicy { cut, refuse };
+enum class SplitRule { exact, independent };     ///< what becomes of a sequence that takes a worker too long
+enum class ShardRule { delay, article };         ///< how long pieces are under SplitRule::independent
 enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
 
 /// What a forward pass keeps for the backward pass; the rest is computed again there, to the same bits.
@@ -51,6 +53,15 @@ struct ModelConfig {
 struct DataConfig {
   std::string path;                             ///< dataset.h5
   LongPolicy long_documents = LongPolicy::cut;  ///< key data.long
+};
+
+/// How documents become sequences, and sequences steps.
+struct CuttingConfig {
+  int64_t batch_sequences = 0;         ///< sequences of a step, whatever their tokens; 0: off, by batch_tokens
+  SplitRule split = SplitRule::exact;  ///< exact: never cut. independent: in pieces trained as documents of their own
+  double max_delay_s = 0.5;            ///< key max_delay: a unit costs at most so many seconds of its worker
+  ShardRule shard_rule = ShardRule::delay;  ///< key shard.rule; gradient/shard_size.hpp has the formulas
+  double shard_flops = 0;                   ///< key shard.flops: FLOP/s of the device that pieces are cut for
 };
 
 struct OptimizerConfig {
@@ -113,6 +124,38 @@ struct WorkerConfig {
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
+struct TraceConfig {
+  bool enabled = false;  ///< key trace
+  int64_t steps = 0;     ///< first steps of this start that are recorded; 0: all
+};
+
+/// How different the gradients of a block are (server/sensitivity.hpp has the formulas).
+enum class SensitivityMeasure { consecutive, pairwise, article };
+enum class SensitivityOver { pushes, steps };  ///< of the measure article: consecutive pushes of a step, or steps
+
+struct SensitivityConfig {
+  SensitivityMeasure measure = SensitivityMeasure::consecutive;
+  double threshold = 1.3;   ///< above it a block becomes a barrier block
+  int64_t window = 16;      ///< steps whose mean is compared
+  double hysteresis = 0.1;  ///< released below threshold (1 - hysteresis)
+  SensitivityOver over = SensitivityOver::pushes;
+  bool record = false;      ///< measure and log, whatever the barriers are
+  std::string noise_block;  ///< for tests: gets noise of noise_scale times its gradient's norm in steps
+  int64_t noise_from = 0;   ///< noise_from to
+  int64_t noise_to = 0;     ///< noise_to - 1
+  double noise_scale = 0;
+};
+
+enum class OverLimit { apply, scale, recompute };
+
+/// Unbounded staleness: what is done with pushes later than this.
+struct StalenessLimitConfig {
+  int64_t versions = 0;  ///< key staleness.limit; 0: off
+  double seconds = 0;    ///< key staleness.limit_s, since the parameters were asked for; 0: off
+  OverLimit action = OverLimit::apply;
+  bool is_set() const { return versions > 0 || seconds > 0; }
+};
+
 struct Deck {
   Mode mode = Mode::hybrid;
   bool deterministic = false;
@@ -121,11 +164,13 @@ struct Deck {
   Placement placement = Placement::spread;              ///< key servers.placement
   int64_t staleness = 1;                                ///< S; preset by mode: sync 0, hybrid and async 1; kUnbounded
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
-  std::vector<std::string> barriers;  ///< none | all | attention | upper | block names or patterns; preset: hybrid
-                                      ///< upper, else none
+  std::vector<std::string> barriers;  ///< none | all | attention | upper | sensitivity | names or patterns; preset:
+                                      ///< hybrid upper, else none
   PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
+  bool pull_share = true;                     ///< key pull.share: workers of a node keep their parameters together
+  int64_t prefetch_depth = 1;  ///< key prefetch.depth: units leased and pulled for beyond the one being computed
   Dispatch dispatch = Dispatch::on_demand;
-  int64_t batch_tokens = 4096;     ///< target tokens of a step
+  int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
@@ -136,6 +181,7 @@ struct Deck {
   WorkerConfig worker;
   ModelConfig model;
   DataConfig data;
+  CuttingConfig cutting;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   ClipConfig clip;
@@ -144,7 +190,10 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  TraceConfig trace;
   EmulationConfig emulation;
+  SensitivityConfig sensitivity;
+  StalenessLimitConfig staleness_limit;
 };
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.

@@ -10,7 +10,8 @@
 
 namespace hat {
 
-/// One global batch: whole sequences, about batch_tokens target tokens, never over the end of an epoch.
+/// One global batch: whole sequences, about batch_tokens target tokens or exactly batch_sequences of them, never over
+/// the end of an epoch.
 struct Step {
   int64_t index = 0;
   int64_t epoch = 0;
@@ -21,25 +22,34 @@ struct Step {
 /// The order in which the training documents are used. Everybody who makes one from the same arguments sees the same
 /// steps, so nobody has to send them. Each epoch is a seeded global shuffle of all sequences: the pieces of a cut
 /// document are shuffled like documents of their own, or a long one would fill whole steps and every gradient would
-/// speak of one document only. A step takes sequences until it has at least batch_tokens target tokens. Memory: 8 bytes
-/// per document and 8 per sequence.
+/// speak of one document only. A step takes sequences until it has about batch_tokens target tokens, or exactly
+/// batch_sequences of them where that is set. Memory: 8 bytes per document and 8 per sequence.
 class DataOrder {
  public:
   /// Throws InputError when a document is longer than max_length and the policy is refuse.
   DataOrder(const Dataset& dataset, uint64_t seed, int64_t batch_tokens, int64_t max_length, LongPolicy policy);
+  /// Of a deck. Documents are cut into pieces of `piece_tokens` (at most model.max_length; shard_size.hpp).
+  DataOrder(const Dataset& dataset, const Deck& deck, int64_t piece_tokens);
 
   /// Any order of calls works; ascending calls are cheap (amortised O(sequences of the step)).
   const Step& step(int64_t index);
   int64_t steps_per_epoch(int64_t epoch);
+  /// Steps from the beginning of training until `target_tokens` are trained, counted by walking the order.
+  /// O(sequences).
+  int64_t steps_for_tokens(int64_t target_tokens);
+  /// Target tokens that a step has: batch_tokens, or those of batch_sequences sequences of mean length, at least 1.
+  int64_t mean_step_tokens() const;
 
  private:
   void start_epoch(int64_t epoch);
   Sequence piece(int64_t number) const;
   int64_t take_step(int64_t position, Step* step) const;
+  bool is_full(int64_t tokens, int64_t sequences, int64_t next_length) const;
   const Dataset& dataset_;
   uint64_t seed_;
   int64_t batch_tokens_;
-  int64_t max_length_;
+  int64_t batch_sequences_;  // 0: steps by tokens
+  int64_t piece_tokens_;
   struct State;
   std::shared_ptr<State> state_;
 };

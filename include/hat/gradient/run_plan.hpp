@@ -14,24 +14,34 @@ namespace hat {
 
 /// What all ranks agree on before the run, decided once and never changed.
 struct RunPlan {
-  Deck deck;              ///< model.vocabulary and unit_tokens set
-  std::string deck_text;  ///< the effective deck, as OptionSet::effective writes it
+  Deck deck;                 ///< model.vocabulary and unit_tokens set; batch_tokens: of a step of mean length
+  int64_t piece_tokens = 0;  ///< longest sequence that documents are cut into
+  std::string deck_text;     ///< the effective deck, as OptionSet::effective writes it
   ModelLayout layout;
   RolePlan roles;
   ShardPlan shards;
   SlotTable slots;
   /// By part: where its predictions lie. None without staleness.predict, and none of blocks that are never late.
   std::vector<PartSlots> predicted_slots;
-  std::vector<bool> is_barrier;  ///< by block
+  std::vector<bool> is_barrier;  ///< by block; always so (barriers = sensitivity adds others: BarrierSchedule)
   int64_t first_step = 0;        ///< where training starts or continues
   int64_t end_step = 0;          ///< one behind the last
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
   ComputeOptions compute;        ///< of all workers
-  int64_t worker_bytes = 0;      ///< estimate of what the rank of a worker occupies beside the program; for the log
+  int64_t noise_block = -1;      ///< number of sensitivity.noise_block
+  /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
+  std::vector<int> pull_group;
+  int64_t worker_bytes = 0;  ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
   bool pushes_single_units() const { return unbounded() || deck.deterministic; }
+  /// Barrier blocks are chosen while the run goes on.
+  bool barriers_change() const;
+  /// Workers send a sketch of each gradient that leaves.
+  bool records_sketches() const { return deck.sensitivity.record || barriers_change(); }
+  /// Workers in the pull group of this one, itself included; 1: it has its parameters for itself.
+  int64_t pull_sharers(int worker) const;
   /// A worker on `world_rank` computes with the slots of `block` themselves: they are of its own process, the block is
   /// one run of fp32 values there, and staleness is bounded (worker/parameter_cache.hpp tells why that is needed).
   bool reads_in_place(int64_t block, int world_rank) const;
@@ -39,13 +49,12 @@ struct RunPlan {
   int64_t staleness_of(int64_t step) const { return step < deck.delay.sync_steps ? 0 : deck.staleness; }
   /// The oldest version of `block` on which step `step` may be computed (unbounded: any).
   int64_t oldest_version(int64_t block, int64_t step) const;
-  /// Step `step` is computed on `block` as servers predict it, for the step at which its gradient will be applied.
-  bool is_predicted(int64_t block, int64_t step) const {
-    return deck.delay.predict && oldest_version(block, step) < step;
-  }
   /// Where pulls of blocks, as they are or as predicted, find their parts.
   const std::vector<PartSlots>& slots_of(bool predicted) const { return predicted ? predicted_slots : slots.parts; }
 };
+
+/// Sets plan.pull_group where the deck allows it. `node_of_rank`: by world rank; emulated nodes divide them further.
+void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank);
 
 /// A checkpoint is written after this many steps.
 bool checkpoint_due(const RunPlan& plan, int64_t steps);

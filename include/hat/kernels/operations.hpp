@@ -12,6 +12,8 @@ namespace hat {
 enum class Transpose { no, yes };
 enum class CrossEntropyOutput { loss, loss_and_gradient };
 
+inline constexpr int64_t kSketchBuckets = 1024;
+
 /// Packed documents as the attention sees them. Document i is rows [offsets[i], offsets[i + 1]).
 struct AttentionShape {
   int64_t tokens = 0;  ///< T
@@ -115,6 +117,11 @@ struct Operations {
   void (*scale)(const Stream&, int64_t n, float alpha, float* y);  ///< y *= alpha
   /// *sum = sum of x^2, added in double.
   void (*sum_of_squares)(const Stream&, int64_t n, const float* x, double* sum);
+  /// sketch (kSketchBuckets) = S x and *sum_of_squares as above, in one pass. S is linear and the same everywhere: each
+  /// element is added with a random sign to one bucket, so sketches of sums and differences are sums and differences of
+  /// sketches. |S x|^2 is |x|^2 on average with a relative standard error of at most sqrt(2 / kSketchBuckets) = 4.4 %,
+  /// and so are inner products, relative to |x| |y|. Charikar, Chen, Farach-Colton 2002; Thorup, Zhang 2004.
+  void (*count_sketch)(const Stream&, int64_t n, const float* x, float* sketch, double* sum_of_squares);
 };
 
 /// The table for `kind`.

@@ -78,6 +78,8 @@ class Ledger {
   std::vector<EvaluationResult> take_evaluations();
 
   int64_t committed_steps() const { return committed_; }
+  /// Target tokens of a step that is open: some unit of it is leased, and it is not committed.
+  int64_t step_tokens(int64_t step) const { return steps_.at(step).target_tokens; }
   /// Servers that have not completed the oldest step that is not committed; for the message of a time-out.
   std::vector<int64_t> servers_behind() const;
   bool finished() const { return phase_ == Phase::finished; }

@@ -40,8 +40,8 @@ ShardPlan plan_shards(const ModelLayout& layout, int servers, OptimizerKind opti
 std::vector<TensorPiece> pieces_of(const ModelLayout& layout, const Part& part);
 
 /// For each block whether it is a barrier block. `barriers` as in the deck: none, all, attention (the attention
-/// sublayers), upper (the upper half of the layers and the head), or names and patterns of blocks. Throws InputError on
-/// a pattern that matches nothing.
+/// sublayers), upper (the upper half of the layers and the head), sensitivity (none to begin with), or names and
+/// patterns of blocks. Throws InputError on a pattern that matches nothing.
 std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<std::string>& barriers);
 
 }  // namespace hat
