@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 #include "check.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/emulated_network.hpp"
+#include "hat/comm/shared_memory.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 
@@ -319,5 +321,33 @@ Request Window::start_transfer(std::span<std::byte> destination, int target, int
 }
 
 void Window::sync() const { check_mpi(MPI_Win_sync(impl_->window), "MPI_Win_sync"); }
+
+struct SharedMemory::Impl {
+  MPI_Win window = MPI_WIN_NULL;
+  std::byte* data = nullptr;
+};
+
+// All of it is the part of rank 0.
+SharedMemory::SharedMemory(const Communicator& node, int64_t bytes) : impl_(std::make_unique<Impl>()) {
+  constexpr int64_t kAlignment = 64;
+  const MPI_Aint size = node.rank() == 0 ? bytes + kAlignment : 0;
+  void* base = nullptr;
+  check_mpi(MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, node.impl_->comm, &base, &impl_->window),
+            "MPI_Win_allocate_shared");
+  MPI_Aint allocated = 0;
+  int unit = 0;
+  check_mpi(MPI_Win_shared_query(impl_->window, 0, &allocated, &unit, &base), "MPI_Win_shared_query");
+  size_t space = static_cast<size_t>(bytes + kAlignment);
+  impl_->data = static_cast<std::byte*>(std::align(kAlignment, static_cast<size_t>(bytes), base, space));
+  if (node.rank() == 0) std::memset(impl_->data, 0, static_cast<size_t>(bytes));
+  node.barrier();
+}
+
+SharedMemory::~SharedMemory() {
+  if (std::uncaught_exceptions() > 0) return;  // freeing is collective, and others may never come to it
+  MPI_Win_free(&impl_->window);
+}
+
+std::byte* SharedMemory::data() const { return impl_->data; }
 
 }  // namespace hat

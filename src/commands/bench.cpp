@@ -181,10 +181,12 @@ CommandBody add_bench(CLI::App& app) {
       "Examples: hat bench train inputs/bench_gpt2_512.toml --precision bf16\n"
       "          hat bench gemm inputs/bench_gpt2_124m.toml --threads 1\n"
       "          hat bench attention --lengths 1024,4096\n"
-      "Runs without mpirun, in one process. 'hat bench NAME --help' explains each.");
+      "          mpirun -n 17 hat bench longtail inputs/bench_longtail.toml\n"
+      "All but longtail run without mpirun, in one process. 'hat bench NAME --help' explains each.");
   const std::vector<std::pair<const char*, CommandBody>> benches{{"train", add_bench_train(*command)},
                                                                  {"gemm", add_bench_gemm(*command)},
-                                                                 {"attention", add_bench_attention(*command)}};
+                                                                 {"attention", add_bench_attention(*command)},
+                                                                 {"longtail", add_bench_longtail(*command)}};
   return [command, benches] {
     for (const auto& [name, body] : benches) {
       if (command->got_subcommand(name)) return body();

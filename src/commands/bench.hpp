@@ -22,8 +22,9 @@ namespace hat {
 CommandBody add_bench_gemm(CLI::App& bench);
 CommandBody add_bench_attention(CLI::App& bench);
 CommandBody add_bench_train(CLI::App& bench);
+CommandBody add_bench_longtail(CLI::App& bench);
 
-// What the three have in common.
+// What they have in common.
 
 struct BenchOptions {
   int64_t threads = 0;  ///< 0: left open

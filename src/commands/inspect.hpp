@@ -20,4 +20,8 @@ Inspection inspect_dataset(const std::filesystem::path& path, ReadContents conte
 Inspection inspect_checkpoint(const std::filesystem::path& path);
 Inspection inspect_run(const std::filesystem::path& run);
 
+/// Adds what metrics.h5 says of workers and blocks. A run without the file (of an earlier version) is no problem; one
+/// that is cut, damaged or foreign is one problem line.
+void add_accounts(const std::filesystem::path& run, Inspection& result);
+
 }  // namespace hat

@@ -128,6 +128,7 @@ Inspection inspect_run(const fs::path& run) {
   result.data = {{"kind", "run"}, {"path", run.string()}};
   add_status(run, result);
   add_metrics(run, result);
+  add_accounts(run, result);
   add_checkpoints(run, result);
   return result;
 }

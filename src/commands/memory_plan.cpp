@@ -6,6 +6,7 @@
 #include "commands/compute_choice.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
+#include "hat/gradient/node_slots.hpp"
 #include "hat/model/transformer.hpp"
 #include "hat/optimizer/optimizer.hpp"
 
@@ -15,14 +16,21 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-/// Bytes of the copies of a worker. All are alike: only a worker alone shares its rank with a server (plan_roles).
+/// Bytes of the copies of a worker, of slots kept together its share. The most of all workers (only a worker alone is
+/// on a server's rank: plan_roles).
 int64_t copies_of_parameters(const RunPlan& plan) {
   int64_t values = 0;
   for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
     if (plan.reads_in_place(static_cast<int64_t>(block), plan.roles.rank_of_worker.front())) continue;
     values += plan.layout.blocks[block].size;
   }
-  return 2 * values * kFloat;
+  const int64_t own = (plan.deck.prefetch_depth + 1) * values * kFloat;
+  int64_t most = 0;
+  for (int worker = 0; worker < plan.roles.workers(); ++worker) {
+    const int64_t sharers = plan.pull_sharers(worker);
+    most = std::max(most, sharers > 1 ? NodeSlots::bytes(plan) / sharers : own);
+  }
+  return most;
 }
 
 }  // namespace

@@ -18,6 +18,12 @@ std::vector<double> longest_first(std::vector<double> costs) {
   return costs;
 }
 
+double slowest_of(const std::vector<double>& loads, const std::vector<double>& speeds) {
+  double seconds = 0;
+  for (size_t worker = 0; worker < loads.size(); ++worker) seconds = std::max(seconds, loads[worker] / speeds[worker]);
+  return seconds;
+}
+
 }  // namespace
 
 double total_cost(const StepCosts& steps) {
@@ -26,22 +32,22 @@ double total_cost(const StepCosts& steps) {
   return sum;
 }
 
-double static_sync_seconds(const StepCosts& steps, int workers) {
+double static_sync_seconds(const StepCosts& steps, const std::vector<double>& speeds) {
   double seconds = 0;
   for (const std::vector<double>& costs : steps) {
-    std::vector<double> loads(static_cast<size_t>(workers), 0.0);
+    std::vector<double> loads(speeds.size(), 0.0);
     for (size_t i = 0; i < costs.size(); ++i) loads[i % loads.size()] += costs[i];
-    seconds += *std::max_element(loads.begin(), loads.end());
+    seconds += slowest_of(loads, speeds);
   }
   return seconds;
 }
 
-double balanced_sync_seconds(const StepCosts& steps, int workers) {
+double balanced_sync_seconds(const StepCosts& steps, const std::vector<double>& speeds) {
   double seconds = 0;
   for (const std::vector<double>& costs : steps) {
-    std::vector<double> loads(static_cast<size_t>(workers), 0.0);
+    std::vector<double> loads(speeds.size(), 0.0);
     for (const double cost : longest_first(costs)) *std::min_element(loads.begin(), loads.end()) += cost;
-    seconds += *std::max_element(loads.begin(), loads.end());
+    seconds += slowest_of(loads, speeds);
   }
   return seconds;
 }

@@ -12,6 +12,7 @@
 #include "commands/delay_text.hpp"
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
+#include "commands/rank_trace.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
@@ -21,6 +22,7 @@
 #include "hat/core/proc.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/shard_size.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/model/precision_choice.hpp"
@@ -94,6 +96,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
+  group_pulls(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) check_run_folder(deck);
@@ -216,6 +219,16 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   std::fflush(stdout);
 }
 
+bool is_first_worker_of_node(const RolePlan& roles, const std::vector<int>& node_of_rank, int worker) {
+  const auto node = [&](int w) {
+    return node_of_rank[static_cast<size_t>(roles.rank_of_worker[static_cast<size_t>(w)])];
+  };
+  for (int before = 0; before < worker; ++before) {
+    if (node(before) == node(worker)) return false;
+  }
+  return worker >= 0;
+}
+
 /// Null: the deck asks for none.
 std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Communicator& world) {
   const EmulatedNetworkConfig& config = plan.deck.emulation.network;
@@ -227,17 +240,24 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
 }
 
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
+void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
   const RunPlan& plan = setup.plan;
+  RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
+  std::optional<EnergyCounter> energy;
+  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
   const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
   const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
   const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  const bool shares = setup.worker >= 0 && plan.pull_sharers(setup.worker) > 1;
+  const Communicator sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
+  std::optional<NodeSlots> node_slots;
+  if (shares) node_slots.emplace(plan, sharers);
   if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
-    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint);
+    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint, trace.of_server());
   }
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
@@ -250,7 +270,9 @@ void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, own_server, sampler, before).run();
+    Worker(plan, setup.worker, *setup.dataset, world, workers, window, node_slots ? &*node_slots : nullptr, own_server,
+           sampler, before, trace.of_worker(), energy ? &*energy : nullptr)
+        .run();
   }
   Backoff backoff;
   while (server && !server->finished()) {
@@ -262,6 +284,7 @@ void run_roles(Setup& setup, const Communicator& world, RunResult* result) {
   }
   if (result != nullptr && setup.server == 0) *result = server->result();
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
+  trace.write();
 }
 
 /// What all ranks have to see alike, or each would train something else.
@@ -290,7 +313,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   if (code != ExitCode::success) return code;
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world, result);
+    run_roles(setup, world, node_of_rank, result);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     let_lower_ranks_speak(world.rank());

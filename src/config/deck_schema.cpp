@@ -20,8 +20,9 @@ constexpr int64_t kWidest = 1 << 20;
 void add_run_keys(OptionSet& options, Deck& deck) {
   options.add_named<Mode>("mode", deck.mode, {{"sync", Mode::sync}, {"hybrid", Mode::hybrid}, {"async", Mode::async}},
                           "Preset of staleness, barriers and clipping");
-  options.add_flag("deterministic", deck.deterministic,
-                   "Fix units and adding order in advance: equal seeds and ranks give equal bits (mode sync)");
+  options.add_flag(
+      "deterministic", deck.deterministic,
+      "Fix units and adding order in advance: equal seeds and ranks give equal bits (staleness.rule exact)");
   options.add("seed", deck.seed, "Seed of start values and data order")->check(integer_in(0));
   options.add("servers", deck.servers, "Ranks that own parameters; the others are workers")
       ->check(integer_in(1, 65536));
@@ -49,6 +50,15 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       "pull.format", deck.pull_format, {{"fp32", PullFormat::fp32}, {"bf16", PullFormat::bf16}},
       "What parameters travel as. bf16 halves the bytes of a pull; the servers' own values and "
       "checkpoints stay fp32, validation during training is of what was pulled");
+  options.add_flag("pull.share", deck.pull_share,
+                   "Workers of a node keep the parameters together in shared memory: each version comes to the node "
+                   "once (staleness.rule exact; otherwise each has its own)");
+  options
+      .add("prefetch.depth", deck.prefetch_depth,
+           "Units that a worker leases and pulls parameters for while it computes one: 0: none, what comes next is "
+           "asked "
+           "for when the unit is done; 2: with staleness.rule freshest parameters are then a unit older")
+      ->check(integer_in(0, 2));
   options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step; 0: as many as batch_sequences have")
       ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
@@ -161,6 +171,13 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
   options.add("sample.tokens", deck.sample.tokens, "Tokens generated after training; 0: none")
       ->check(integer_in(0, 1'000'000));
   options.add("sample.temperature", deck.sample.temperature, "0: always the likeliest token")->check(real_in(0, 100));
+}
+
+void add_trace_keys(OptionSet& options, TraceConfig& trace) {
+  options.add_flag("trace", trace.enabled,
+                   "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto");
+  options.add("trace.steps", trace.steps, "Steps from the start that the trace records; 0: all")
+      ->check(integer_in(0, kMany));
 }
 
 void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
@@ -321,8 +338,8 @@ void check_consistency(const OptionSet& options, const Deck& deck) {
     refuse(options, "clip",
            "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
   }
-  if (deck.deterministic && deck.mode != Mode::sync) {
-    refuse(options, "deterministic", "needs mode sync in this release");
+  if (deck.deterministic && unbounded) {
+    refuse(options, "deterministic", "unbounded staleness depends on timing; set a bound");
   }
   if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
     refuse(options, "staleness.rule", "deterministic needs the rule exact");
@@ -381,6 +398,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_model_keys(options, deck.model);
   add_optimizer_keys(options, deck);
   add_schedule_of_run_keys(options, deck);
+  add_trace_keys(options, deck.trace);
   add_cutting_keys(options, deck.cutting);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
@@ -397,6 +415,8 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);
   check_sizes(options, deck);
+  if (deck.trace.steps > 0 && !deck.trace.enabled)
+    refuse(options, "trace.steps", "no trace is recorded; set trace = true");
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");

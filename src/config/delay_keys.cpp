@@ -56,9 +56,6 @@ void check_delay(const OptionSet& options, const Deck& deck) {
   if (unbounded && deck.delay.sync_steps > 0) {
     refuse("staleness.sync_steps", "unbounded staleness has no steps to wait for");
   }
-  if (deck.delay.compensation > 0 && std::ranges::find(deck.barriers, "sensitivity") != deck.barriers.end()) {
-    refuse("staleness.compensation", "servers do not know how late a block is while barriers = sensitivity changes it");
-  }
   if (deck.staleness_rule == StalenessRule::exact) return;
   if (deck.delay.predict) {
     refuse("staleness.predict",

@@ -1,6 +1,7 @@
 #include "hat/gradient/run_plan.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
@@ -50,6 +51,27 @@ int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
   if (is_barrier[static_cast<size_t>(block)]) return step;
   // Behind the synchronous steps: never an older version than the last of them had.
   return std::max({first_step, std::min(step, deck.delay.sync_steps - 1), step - staleness_of(step)});
+}
+
+int64_t RunPlan::pull_sharers(int worker) const {
+  if (pull_group.empty()) return 1;
+  return std::count(pull_group.begin(), pull_group.end(), pull_group[static_cast<size_t>(worker)]);
+}
+
+// Under the rule freshest a version is chosen by each worker when it looks; unbounded, nothing tells when a slot of the
+// node may be used again.
+void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank) {
+  if (!plan.deck.pull_share || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+  std::vector<std::pair<int, int64_t>> nodes;
+  for (const int rank : plan.roles.rank_of_worker) {
+    const EmulatedNetworkConfig& network = plan.deck.emulation.network;
+    const int64_t emulated = network.on() ? rank / network.ranks_per_node : 0;
+    const std::pair<int, int64_t> node(node_of_rank[static_cast<size_t>(rank)], emulated);
+    const auto found = std::find(nodes.begin(), nodes.end(), node);
+    plan.pull_group.push_back(static_cast<int>(found - nodes.begin()));
+    if (found == nodes.end()) nodes.push_back(node);
+  }
+  if (nodes.size() == plan.pull_group.size()) plan.pull_group.clear();  // nobody has company
 }
 
 bool checkpoint_due(const RunPlan& plan, int64_t steps) {

@@ -32,28 +32,46 @@ std::string explain_open_error(const std::string& reason) {
   }
   return fmt::format("is damaged or truncated (HDF5: {})", reason);
 }
-}  // namespace
 
-File File::create(const std::filesystem::path& path) {
-  const LibraryLock lock;
-  const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+Properties writing_properties(const std::filesystem::path& path) {
+  Properties access(H5Pcreate(H5P_FILE_ACCESS));
   // The 1.10 format: virtual arrays need it, and its metadata carry checksums.
   if (!access.valid() || H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
       H5Pset_fclose_degree(access.get(), H5F_CLOSE_SEMI) < 0) {
     throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
   }
+  return access;
+}
+
+void check_is_hdf5(const std::filesystem::path& path) {
+  check_readable(path);
+  const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
+  if (is_hdf5 == 0) throw InputError(path.string(), "", "is not an HDF5 file");
+  if (is_hdf5 < 0) pending_error();
+}
+}  // namespace
+
+File File::create(const std::filesystem::path& path) {
+  const LibraryLock lock;
+  const Properties access = writing_properties(path);
   File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), path.string(), true);
   if (!file.handle_.valid()) throw Error(fmt::format("{}: cannot create: {}", path.string(), pending_error()));
   return file;
 }
 
 File File::open(const std::filesystem::path& path) {
-  check_readable(path);
   const LibraryLock lock;
-  const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
-  if (is_hdf5 == 0) throw InputError(path.string(), "", "is not an HDF5 file");
-  if (is_hdf5 < 0) pending_error();
+  check_is_hdf5(path);
   File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), path.string(), false);
+  if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
+  return file;
+}
+
+File File::open_to_write(const std::filesystem::path& path) {
+  const LibraryLock lock;
+  check_is_hdf5(path);
+  const Properties access = writing_properties(path);
+  File file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), path.string(), true);
   if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
   return file;
 }

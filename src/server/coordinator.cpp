@@ -116,6 +116,7 @@ void Coordinator::receive(const UnitReport& report) {
   // Most often the next unit is leased already; that one the worker keeps.
   const auto busy = busy_workers_.find(report.worker);
   if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
+  log_.unit(report);
   step_blocks_[report.step].recomputed += report.recomputed;
   ledger_.unit_computed(report, now_s());
   after_event();
@@ -140,6 +141,7 @@ void Coordinator::receive(const EvaluationReport& report) {
 }
 
 void Coordinator::receive(const StepComplete& message) {
+  log_.server_completed(message);
   ledger_.server_completed_step(message, now_s());
   after_event();
 }

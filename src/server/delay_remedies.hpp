@@ -9,7 +9,7 @@
 namespace hat {
 
 /// How late the pushes of one update were.
-struct Lateness {
+struct MeanStaleness {
   int64_t versions = 0;  // sum over the pushes
   int64_t pushes = 0;
 

@@ -42,7 +42,8 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
       start_s_(now_s()),
       interval_start_s_(start_s_),
       blocks_(plan),
-      metrics_(run_ / "metrics.jsonl") {
+      metrics_(run_ / "metrics.jsonl"),
+      run_metrics_(plan) {
   std::vector<std::string> block_names;
   for (const BlockSpec& block : plan_.layout.blocks) block_names.push_back(block.name);
   metrics_.append(json{{"kind", "start"},
@@ -86,11 +87,16 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
             {"seconds", seconds()}};
   blocks_.step(blocks, line);
   metrics_.append(line.dump());
+  run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
   if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
   const double now = now_s();
-  say(fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s", done,
-                  plan_.end_step, result.epoch, mean(interval_nats_, interval_tokens_), learning_rate, norm,
-                  static_cast<double>(interval_tokens_) / (now - interval_start_s_)));
+  const AccountReading time = run_metrics_.take_interval();
+  say(
+      fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s  "
+                  "utilization {:.1f} %  communication {:.1f} %",
+                  done, plan_.end_step, result.epoch, mean(interval_nats_, interval_tokens_), learning_rate, norm,
+                  static_cast<double>(interval_tokens_) / (now - interval_start_s_), 100 * utilization(time),
+                  100 * communication_share(time)));
   interval_start_s_ = now;
   interval_tokens_ = 0;
   interval_nats_ = 0;
@@ -121,7 +127,7 @@ void RunLog::checkpoint(int64_t step, const std::filesystem::path& path) {
 
 void RunLog::worker(const WorkerSummary& summary) {
   json activities;
-  for (size_t a = 0; a < kActivities; ++a) activities[kActivityNames[a]] = summary.seconds.at(a);
+  for (size_t a = 0; a < kActivities; ++a) activities[kActivityNames[a]] = summary.account.seconds.at(a);
   metrics_.append(json{{"kind", "worker"},
                        {"worker", summary.worker},
                        {"seconds", activities},
@@ -136,8 +142,15 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"shared_resident", summary.shared_resident},
                        {"emulated_s", summary.emulated_s},
                        {"mean_lag_s", summary.mean_lag_s},
-                       {"worst_lag_s", summary.worst_lag_s}}
+                       {"worst_lag_s", summary.worst_lag_s},
+                       {"mpi_seconds", summary.account.mpi_seconds},
+                       {"barrier_transfer_seconds", summary.account.barrier_transfer_seconds},
+                       {"utilization", utilization(summary.account)},
+                       {"communication_share", communication_share(summary.account)},
+                       {"wall_seconds", summary.wall_seconds},
+                       {"node_joules", summary.node_joules < 0 ? json(nullptr) : json(summary.node_joules)}}
                       .dump());
+  run_metrics_.worker(summary);
   workers_.push_back(summary);
 }
 
@@ -152,6 +165,63 @@ void RunLog::say_memory() const {
                   "for training; {} was estimated",
                   most->worker, human_bytes(most->peak_resident), human_bytes(most->resident_before),
                   human_bytes(most->shared_resident), human_bytes(used(*most)), human_bytes(plan_.worker_bytes)));
+}
+
+void RunLog::say_workers() const {
+  say("time of each worker, % of its wall clock:");
+  std::string head = fmt::format("  {:<8}", "worker");
+  for (const char* name : kActivityNames) head += fmt::format("{:>14}", name);
+  say(head + fmt::format("{:>15}{:>12}{:>10}{:>12}{:>12}", "communication", "tokens", "units", "pulled", "pushed"));
+  const auto row = [](const std::string& who, const AccountReading& time) {
+    std::string text = fmt::format("  {:<8}", who);
+    for (const double s : time.seconds) text += fmt::format("{:>14.1f}", 100.0 * s / wall_seconds(time));
+    return text + fmt::format("{:>15.1f}", 100.0 * communication_share(time));
+  };
+  WorkerSummary all;
+  for (const WorkerSummary& worker : workers_) {
+    say(row(std::to_string(worker.worker), worker.account) +
+        fmt::format("{:>12}{:>10}{:>12}{:>12}", with_commas(worker.tokens), worker.units,
+                    human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
+    add(all.account, worker.account);
+    all.tokens += worker.tokens;
+    all.units += worker.units;
+    all.pulled_bytes += worker.pulled_bytes;
+    all.pushed_bytes += worker.pushed_bytes;
+  }
+  if (workers_.size() > 1) {
+    say(row("all", all.account) + fmt::format("{:>12}{:>10}{:>12}{:>12}", with_commas(all.tokens), all.units,
+                                              human_bytes(all.pulled_bytes), human_bytes(all.pushed_bytes)));
+  }
+  say(fmt::format("all workers: utilization {:.1f} %, communication share {:.1f} % of their time",
+                  100 * utilization(all.account), 100 * communication_share(all.account)));
+}
+
+// One worker of each node that has any read the node's counters.
+void RunLog::say_energy() const {
+  const EmulatedDeviceConfig& device = plan_.deck.emulation.device;
+  if (device.busy_watts > 0 || device.idle_watts > 0) {
+    double modelled = 0;
+    for (const WorkerSummary& worker : workers_) {
+      const double busy_s = utilization(worker.account) * wall_seconds(worker.account);
+      modelled += device.busy_watts * busy_s + device.idle_watts * (wall_seconds(worker.account) - busy_s);
+    }
+    say(fmt::format("energy: {:.0f} J modelled, {} W while a worker computes and {} W while it does not", modelled,
+                    device.busy_watts, device.idle_watts));
+  }
+  double joules = 0;
+  int64_t nodes = 0;
+  for (const WorkerSummary& worker : workers_) {
+    if (worker.node_joules < 0) continue;
+    joules += worker.node_joules;
+    ++nodes;
+  }
+  if (nodes == 0) {
+    say("energy: counters are not readable here (/sys/class/powercap)");
+    return;
+  }
+  say(fmt::format(
+      "energy: {:.0f} J by the counters of {} node{} with workers (processors and memory, other programs too)", joules,
+      nodes, nodes == 1 ? "" : "s"));
 }
 
 void RunLog::say_emulation() const {
@@ -181,19 +251,9 @@ void RunLog::finish() {
   }
   say(fmt::format("trained {} tokens in {:.1f} s: {:.0f} tokens/s (validation included)", with_commas(trained_tokens_),
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
-  say("time of each worker, % of its wall clock:");
-  std::string head = fmt::format("  {:<8}", "worker");
-  for (const char* name : kActivityNames) head += fmt::format("{:>14}", name);
-  say(head + fmt::format("{:>12}{:>10}{:>12}{:>12}", "tokens", "units", "pulled", "pushed"));
-  for (const WorkerSummary& worker : workers_) {
-    double total = 0;
-    for (const double s : worker.seconds) total += s;
-    std::string row = fmt::format("  {:<8}", worker.worker);
-    for (const double s : worker.seconds) row += fmt::format("{:>14.1f}", 100.0 * s / total);
-    say(row + fmt::format("{:>12}{:>10}{:>12}{:>12}", with_commas(worker.tokens), worker.units,
-                          human_bytes(worker.pulled_bytes), human_bytes(worker.pushed_bytes)));
-  }
+  say_workers();
   say_memory();
+  say_energy();
   say_emulation();
   std::string late;
   for (size_t s = 0; s < staleness_counts_.size(); ++s) {
@@ -205,8 +265,9 @@ void RunLog::finish() {
     say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
   }
   metrics_.close();
+  run_metrics_.finish();
   write_status("finished");
-  say(fmt::format("files in {}: deck.toml, metrics.jsonl, status.json, checkpoints/", run_.string()));
+  say(fmt::format("files in {}: deck.toml, metrics.jsonl, metrics.h5, status.json, checkpoints/", run_.string()));
   if (!last_checkpoint_.empty()) {
     // As this program was called: after a build it is not on the PATH yet.
     const char* hat = program_invocation_name;

@@ -11,10 +11,12 @@
 #include "hat/metrics/line_file.hpp"
 #include "hat/server/run_result.hpp"
 #include "server/block_log.hpp"
+#include "server/run_metrics.hpp"
 
 namespace hat {
 
-/// What the user sees of a run: lines on standard output, metrics.jsonl and status.json in the run folder, the summary.
+/// What the user sees of a run: lines on standard output, metrics.jsonl, metrics.h5 (run_metrics.hpp) and status.json
+/// in the run folder, the summary.
 ///
 /// metrics.jsonl, one object per line, by "kind":
 ///   start       blocks (names), first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a
@@ -27,11 +29,15 @@ namespace hat {
 ///   checkpoint  step, path, seconds
 ///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
 ///               resident_before (of its own, before training), peak_resident, and shared_resident of that;
+///               mpi_seconds, barrier_transfer_seconds, utilization and communication_share (metrics/account.hpp),
+///               wall_seconds, node_joules (counters of its node over the run; null where they are not read)
 ///               emulated_s, mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
 
+  void unit(const UnitReport& report) { run_metrics_.unit(report); }
+  void server_completed(const StepComplete& message) { run_metrics_.server_completed(message); }
   void step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks);
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
@@ -42,7 +48,9 @@ class RunLog {
   RunResult result() const;
 
  private:
+  void say_workers() const;
   void say_memory() const;
+  void say_energy() const;
   void say_emulation() const;
   void write_status(const std::string& status);
   double seconds() const;
@@ -63,6 +71,7 @@ class RunLog {
   std::vector<double> evaluation_seconds_;
   BlockLog blocks_;
   LineFile metrics_;
+  RunMetrics run_metrics_;
 };
 
 }  // namespace hat

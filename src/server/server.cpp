@@ -15,7 +15,7 @@ namespace hat {
 
 struct Server::Impl {
   Impl(const RunPlan& run_plan, int server_number, const Dataset& dataset, const Communicator& world,
-       const Window& window, const CheckpointReader* checkpoint)
+       const Window& window, const CheckpointReader* checkpoint, TraceRecorder* trace)
       : plan(run_plan),
         server(server_number),
         mailbox(world, MailTag::to_server),
@@ -29,10 +29,17 @@ struct Server::Impl {
               if (const std::vector<int64_t> counts = shard.take_pushes_over_limit(step); !counts.empty()) {
                 post_to_server(PushesOverLimit{.step = step, .counts = counts}, 0);
               }
-              post_to_server(StepComplete{.server = server, .step = step, .staleness_counts = staleness}, 0);
+              const StalenessCount count = shard.take_staleness(step);
+              post_to_server(StepComplete{.server = server,
+                                          .step = step,
+                                          .staleness_counts = staleness,
+                                          .block_staleness = count.staleness(),
+                                          .base_versions = count.versions()},
+                             0);
             },
             [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
         pushes(world, [this](const PushHeader& header, std::span<const float> body) { shard.add_push(header, body); }) {
+    shard.set_trace(trace);
     if (checkpoint != nullptr) {
       shard.restore(*checkpoint);
     } else {
@@ -159,8 +166,8 @@ void Server::Impl::check_time_out() {
 }
 
 Server::Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
-               const CheckpointReader* checkpoint)
-    : impl_(std::make_unique<Impl>(plan, server, dataset, world, window, checkpoint)) {}
+               const CheckpointReader* checkpoint, TraceRecorder* trace)
+    : impl_(std::make_unique<Impl>(plan, server, dataset, world, window, checkpoint, trace)) {}
 Server::~Server() = default;
 
 bool Server::progress() { return impl_->progress(); }

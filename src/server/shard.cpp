@@ -30,7 +30,7 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
                   .sums = {},
                   .tokens_done = {},
                   .steps_done = {},
-                  .lateness = {},
+                  .late = {},
                   .prediction = {}}));
     if (plan_.deck.delay.predict && plan_.predicted_slots[i].slots > 0) {
       parts_.back()->prediction.emplace(window, plan_.predicted_slots[i], plan_.deck.staleness);
@@ -102,11 +102,26 @@ Shard::PartState& Shard::part_of(const PushHeader& header) {
 
 void Shard::add_push(const PushHeader& header, std::span<const float> values) {
   PartState& part = part_of(header);
+  const double begin_s = now_s();
   if (plan_.unbounded()) {
     queue_update(part, header, values);
   } else {
     add_to_sum(part, header, values);
   }
+  trace(TraceKind::adding, part, begin_s, header.step, header.units.empty() ? -1 : header.units.front(),
+        header.base_version);
+}
+
+void Shard::trace(TraceKind kind, const PartState& part, double begin_s, int64_t step, int64_t unit, int64_t version) {
+  if (trace_ == nullptr) return;
+  trace_->add({.kind = kind,
+               .begin_s = begin_s,
+               .end_s = now_s(),
+               .step = step,
+               .unit = unit,
+               .version = version,
+               .block = static_cast<int32_t>(block(part.index)),
+               .part = static_cast<int32_t>(part.index)});
 }
 
 void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values) {
@@ -122,8 +137,8 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   } else {
     sum.add(header.begin - place.begin, values, header.tokens, header.order);
   }
-  part.lateness[header.step].add(header.step - header.base_version);
-  count_staleness(header.step, header.step - header.base_version);
+  part.late[header.step].add(header.step - header.base_version);
+  count_staleness(header.step, header.block, header.step - header.base_version, header.base_version);
   if (!sum.complete()) return;
 
   double sum_of_squares = 0;
@@ -148,7 +163,8 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
                       .norm = header.norm,
                       .gradient = {values.begin(), values.end()},
                       .base_version = header.base_version,
-                      .asked_s = now_s() - header.age_s});
+                      .asked_s = now_s() - header.age_s,
+                      .unit = header.units.empty() ? -1 : header.units.front()});
 }
 
 double Shard::limit_factor_of(const Update& update) {
@@ -191,7 +207,7 @@ bool Shard::try_start(Update& update) {
   if (!factor) return false;
   update.scale = *factor / update.tokens;
   update.staleness = plan_.unbounded() ? static_cast<double>(update.part->slots.latest() - update.base_version)
-                                       : update.part->lateness.at(update.step).mean();
+                                       : update.part->late.at(update.step).mean();
   update.started = true;
   return true;
 }
@@ -206,10 +222,8 @@ const float* Shard::remedied_gradient(const Update& update) {
   const float* gradient = gradient_of(update);
   const PartState& part = *update.part;
   const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
-  const int64_t base = plan_.oldest_version(place.block, update.step);
-  // (Barriers by sensitivity, of which servers know nothing, show in the staleness of the pushes.)
-  const bool late = base < part.slots.latest() && update.staleness > 0;
-  if (plan_.deck.delay.compensation == 0 || !late) return gradient;
+  if (plan_.deck.delay.compensation == 0 || update.staleness == 0) return gradient;
+  const int64_t base = update.step - static_cast<int64_t>(update.staleness);  // of all its pushes
   const TensorPiece& piece = part.optimizer.piece(update.next_piece);
   const auto first = static_cast<size_t>(piece.part_offset);
   const auto count = static_cast<size_t>(piece.size());
@@ -234,6 +248,7 @@ bool Shard::progress() {
   if (update == updates_.end()) return false;
   PartState& part = *update->part;
   const int64_t version = part.slots.latest();
+  if (update->next_piece == 0) update->begin_s = now_s();
   const TensorPiece& piece = part.optimizer.piece(update->next_piece);
   const float* gradient = remedied_gradient(*update);
   const float* old_values = part.slots.values().data();
@@ -252,16 +267,19 @@ bool Shard::progress() {
 void Shard::finish(Update& update) {
   PartState& part = *update.part;
   const int64_t version = part.slots.latest() + 1;
+  const double publish_s = now_s();
   if (part.prediction) part.prediction->publish(version);
   part.slots.publish(version);
+  trace(TraceKind::publish, part, publish_s, update.step, update.unit, version);
+  trace(TraceKind::update, part, update.begin_s, update.step, update.unit, version);
   if (!plan_.unbounded()) {
     part.sums.erase(update.step);
-    part.lateness.erase(update.step);
+    part.late.erase(update.step);
     ++part.next_step;
     part_completed_step(part, update.step);
     return;
   }
-  count_staleness(update.step, part.slots.latest() - 1 - update.base_version);
+  count_staleness(update.step, block(part.index), part.slots.latest() - 1 - update.base_version, update.base_version);
   int64_t& tokens = part.tokens_done[update.step];
   tokens += static_cast<int64_t>(update.tokens);
   if (tokens == step_tokens(update.step)) {
@@ -288,7 +306,13 @@ int64_t Shard::step_tokens(int64_t step) {
   return step_tokens_[step] = order_.step(step).target_tokens;
 }
 
-void Shard::count_staleness(int64_t step, int64_t staleness) {
+StalenessCount Shard::take_staleness(int64_t step) {
+  const auto count = block_staleness_.extract(step);
+  return count.empty() ? StalenessCount{} : count.mapped();
+}
+
+void Shard::count_staleness(int64_t step, int64_t block, int64_t staleness, int64_t base_version) {
+  block_staleness_[step].add(block, std::max<int64_t>(staleness, 0), base_version);
   std::vector<int64_t>& counts = staleness_counts_[step];
   const auto index = static_cast<size_t>(std::max<int64_t>(staleness, 0));
   if (counts.size() <= index) counts.resize(index + 1, 0);

@@ -15,10 +15,12 @@
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/gradient_sum.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "hat/optimizer/optimizer.hpp"
 #include "server/checkpoint_slices.hpp"
 #include "server/clipping.hpp"
 #include "server/delay_remedies.hpp"
+#include "server/staleness_count.hpp"
 
 namespace hat {
 
@@ -49,6 +51,10 @@ class Shard {
   /// Newest values and optimizer state of a part as checkpoint slices; they point into this object.
   std::vector<TensorSlice> slices(int64_t part);
   int64_t version(int64_t part) const;
+  /// Of the pushes of a step by block, once; the step is done.
+  StalenessCount take_staleness(int64_t step);
+  /// Adding, updates and publishing are recorded there from now on; null: nowhere.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
   /// Unbounded with a staleness limit: pushes of the step that were over it when applied, by block; empty where there
   /// were none. A block in several parts counts once.
   std::vector<int64_t> take_pushes_over_limit(int64_t step);
@@ -63,7 +69,7 @@ class Shard {
     std::map<int64_t, GradientSum> sums;     // bounded: by step
     std::map<int64_t, int64_t> tokens_done;  // unbounded: target tokens applied, by step
     std::set<int64_t> steps_done;            // unbounded: complete, while an earlier one is not
-    std::map<int64_t, Lateness> lateness;    // bounded: by step
+    std::map<int64_t, MeanStaleness> late;   // bounded: by step
     std::optional<Prediction> prediction;    // staleness.predict, if the block may be late
   };
   /// An update under way or waiting for its clipping factor.
@@ -75,10 +81,12 @@ class Shard {
     std::vector<float> gradient;  // unbounded: the push itself
     int64_t base_version;         // unbounded
     double asked_s = 0;           // unbounded: when its parameters were asked for
+    int64_t unit = -1;            // unbounded: of the push
     bool started = false;
     int64_t next_piece = 0;
     double scale = 0;
     double staleness = 0;  // mean over its pushes
+    double begin_s = 0;    // of its first piece
   };
 
   PartState& part_of(const PushHeader& header);
@@ -92,7 +100,8 @@ class Shard {
   /// What the staleness limit multiplies the gradient by; counts it.
   double limit_factor_of(const Update& update);
   void part_completed_step(PartState& part, int64_t step);
-  void count_staleness(int64_t step, int64_t staleness);
+  void trace(TraceKind kind, const PartState& part, double begin_s, int64_t step, int64_t unit, int64_t version);
+  void count_staleness(int64_t step, int64_t block, int64_t staleness, int64_t base_version);
   LearningRates rates(int64_t step) const;
   int64_t step_tokens(int64_t step);
 
@@ -110,6 +119,8 @@ class Shard {
   std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
   std::vector<float> base_values_;                             // delay compensation: of a piece
   std::vector<float> compensated_;                             // of a part; one piece is filled at a time
+  std::map<int64_t, StalenessCount> block_staleness_;          // by step
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace hat

@@ -129,7 +129,7 @@ void EmulatedDevice::sleep_until(double time_s) const {
   constexpr double kLongestNap_s = 1e-3;
   double nap_s = 50e-6;
   for (double left_s = time_s - now_s(); left_s > 0; left_s = time_s - now_s()) {
-    waiting_.progress();
+    waiting_.progress_beside_device();
     const timespec nap{.tv_sec = 0, .tv_nsec = static_cast<long>(1e9 * std::min(left_s, nap_s))};
     nanosleep(&nap, nullptr);
     nap_s = std::min(2 * nap_s, kLongestNap_s);

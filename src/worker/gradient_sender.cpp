@@ -21,21 +21,24 @@ GradientSender::GradientSender(const RunPlan& plan, const Device& device, int wo
   }
 }
 
-void GradientSender::wait_until_free() {
-  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
-  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+bool GradientSender::in_ring(int64_t block) const {
+  return std::any_of(rings_.begin(), rings_.end(), [block](const Ring& ring) { return ring.block == block; });
 }
 
-void GradientSender::begin() {
-  wait_until_free();
+bool GradientSender::is_leaving(int64_t block) const {
+  return std::any_of(sending_.begin(), sending_.end(), [block](const Sending& s) { return s.block == block; });
+}
+
+void GradientSender::begin(int64_t block) {
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [&] { return !in_ring(block); });
+  waiting_.until(Activity::push_blocked, "a push to leave", [&] { return !is_leaving(block); });
+  Buffer& buffer = at(block);
+  if (!buffer.sent) return;
   const Stream stream{Device{}};
-  for (Buffer& buffer : buffers_) {
-    if (!buffer.sent) continue;
-    operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
-    buffer.sent = false;
-    buffer.units.clear();
-    buffer.tokens = 0;
-  }
+  operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
+  buffer.sent = false;
+  buffer.units.clear();
+  buffer.tokens = 0;
 }
 
 void GradientSender::note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens) {
@@ -91,16 +94,18 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
   constexpr int64_t kTags = 16384;
   const auto blocks = static_cast<int64_t>(plan_.layout.blocks.size());
   const auto tag = static_cast<int>((step * blocks + block) % kTags);
-  rings_.push_back({.block = block,
-                    .step = step,
-                    .generation = generation,
-                    .operation = RingAllReduce(workers_, at(block).values.span(), tag)});
+  rings_.push_back(
+      {.block = block,
+       .step = step,
+       .generation = generation,
+       .operation = RingAllReduce(workers_, at(block).values.span(), tag),
+       .event = {.kind = TraceKind::ring, .begin_s = now_s(), .step = step, .block = static_cast<int32_t>(block)}});
 }
 
 void GradientSender::enter_rings_with_zeros(int64_t step) {
-  begin();
   for (auto block = static_cast<int64_t>(plan_.layout.blocks.size()) - 1; block >= 0; --block) {
     if (!barriers_.is_barrier(block, step)) continue;
+    begin(block);
     at(block).sent = true;
     start_ring(block, step, 1);
   }
@@ -118,8 +123,16 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     header.sequence_number = ++sequence_numbers_[static_cast<size_t>(part.server)];
     mailbox_.post(header, rank, MailTag::to_server);
     const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
-    sending_.push_back(
-        mailbox_.communicator().start_transfer(std::as_bytes(values), rank, static_cast<int>(MailTag::push_body)));
+    sending_.push_back({.block = block,
+                        .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
+                                                                          static_cast<int>(MailTag::push_body)),
+                        .event = {.kind = TraceKind::push,
+                                  .begin_s = now_s(),
+                                  .step = header.step,
+                                  .unit = header.units.empty() ? -1 : header.units.front(),
+                                  .version = header.base_version,
+                                  .block = static_cast<int32_t>(block),
+                                  .part = static_cast<int32_t>(index)}});
     pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
   }
 }
@@ -130,6 +143,7 @@ void GradientSender::progress() {
       ++ring;
       continue;
     }
+    record(ring->event);
     // Every worker has the whole sum; it is pushed once, each worker its share of the elements.
     const Buffer& buffer = at(ring->block);
     push(ring->block, split_evenly(buffer.values.size(), workers_.size(), workers_.rank()),
@@ -143,9 +157,22 @@ void GradientSender::progress() {
           .units = buffer.units});
     ring = rings_.erase(ring);
   }
-  std::erase_if(sending_, [](Request& request) { return request.test(); });
+  std::erase_if(sending_, [this](Sending& sending) {
+    if (!sending.request.test()) return false;
+    record(sending.event);
+    return true;
+  });
 }
 
-void GradientSender::finish() { wait_until_free(); }
+void GradientSender::record(TraceEvent& event) {
+  if (trace_ == nullptr) return;
+  event.end_s = now_s();
+  trace_->add(event);
+}
+
+void GradientSender::finish() {
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
+  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+}
 
 }  // namespace hat

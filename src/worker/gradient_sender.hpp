@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -9,6 +10,7 @@
 #include "hat/device/device_buffer.hpp"
 #include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "worker/waiting.hpp"
 
 namespace hat {
@@ -17,17 +19,19 @@ namespace hat {
 ///   adding    backward passes add to it
 ///   ring      a ring all-reduce is under way in it (barrier blocks)
 ///   leaving   pushes are being sent from it
-/// and back to adding in `begin`, which waits until it is free.
-/// On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the worker
-/// adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several of them
-/// make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
+/// and back to adding in `begin`, which waits until it is free: of each block just before the backward pass comes to
+/// it. On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the
+/// worker adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several
+/// of them make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
 class GradientSender {
  public:
   GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
                  Waiting& waiting, const BarrierSchedule& barriers);
+  /// Pushes and rings are recorded there from now on; null: nowhere.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
-  /// Waits until all buffers are free, then clears those whose sum went out.
-  void begin();
+  /// Waits until the block's buffer is free, then clears it if its sum went out.
+  void begin(int64_t block);
   float* buffer(int64_t block) { return buffers_[static_cast<size_t>(block)].values.data(); }
 
   /// `version` of `block` was used for `tokens` target tokens of a unit.
@@ -46,6 +50,11 @@ class GradientSender {
   /// Waits until everything has left.
   void finish();
 
+  /// A ring is in its all-gather phase: every worker has entered it.
+  bool ring_gathers() const {
+    return std::any_of(rings_.begin(), rings_.end(), [](const Ring& ring) { return ring.operation.gathering(); });
+  }
+
   int64_t pushed_bytes() const { return pushed_bytes_; }
 
  private:
@@ -61,8 +70,16 @@ class GradientSender {
     int64_t step;
     int64_t generation;
     RingAllReduce operation;
+    TraceEvent event;
   };
-  void wait_until_free();
+  struct Sending {
+    int64_t block;
+    Request request;
+    TraceEvent event;
+  };
+  bool in_ring(int64_t block) const;
+  bool is_leaving(int64_t block) const;
+  void record(TraceEvent& event);
   void start_ring(int64_t block, int64_t step, int64_t generation);
   void send_sketch(int64_t block, int64_t step, int64_t order);
   /// Sends elements [range) of the block, one push per server that owns some of them.
@@ -77,9 +94,10 @@ class GradientSender {
   const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;
   std::deque<Ring> rings_;
-  std::vector<Request> sending_;
+  std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server
   int64_t pushed_bytes_ = 0;
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace hat

@@ -11,33 +11,36 @@ LeaseDesk::LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Ma
 void LeaseDesk::ask(bool idle, int64_t closed_step) {
   mailbox_.post(LeaseRequest{.worker = worker_, .idle = idle, .closed_step = closed_step},
                 plan_.roles.rank_of_server[0], MailTag::to_server);
+  ++asked_;
 }
 
 void LeaseDesk::progress() {
-  const std::unique_ptr<Mail> mail = mailbox_.try_receive();
-  if (!mail) return;
-  if (mail->kind() != MessageKind::lease) {
-    throw Error(fmt::format("worker {} received a message of kind {}, which is not for workers", worker_,
-                            static_cast<int>(mail->kind())));
+  while (const std::unique_ptr<Mail> mail = mailbox_.try_receive()) {
+    if (mail->kind() != MessageKind::lease) {
+      throw Error(fmt::format("worker {} received a message of kind {}, which is not for workers", worker_,
+                              static_cast<int>(mail->kind())));
+    }
+    LeasedWork& answer = answers_.emplace_back(LeasedWork{.lease = mail->open<Lease>(), .batch = {}});
+    barriers_.learn(answer.lease.barrier_changes, answer.lease.barriers_before);
+    if (answer.lease.sequences.empty()) continue;
+    const Split split = answer.lease.kind == LeaseKind::train ? Split::train : Split::validation;
+    answer.batch = thread_.submit([this, split, sequences = answer.lease.sequences] {  //
+      return read_batch(dataset_, split, sequences);
+    });
   }
-  answer_ = mail->open<Lease>();
-  barriers_.learn(answer_->barrier_changes, answer_->barriers_before);
-  if (answer_->sequences.empty()) return;
-  const Split split = answer_->kind == LeaseKind::train ? Split::train : Split::validation;
-  next_batch_ = thread_.submit([this, split, sequences = answer_->sequences] {  //
-    return read_batch(dataset_, split, sequences);
-  });
 }
 
-Lease LeaseDesk::take_lease() {
-  waiting_.until(Activity::wait_work, "a lease from server 0", [this] { return answer_.has_value(); });
-  batch_ = std::move(next_batch_);
-  return *std::exchange(answer_, std::nullopt);
+LeasedWork LeaseDesk::take() {
+  waiting_.until(Activity::wait_work, "a lease from server 0", [this] { return !answers_.empty(); });
+  LeasedWork work = std::move(answers_.front());
+  answers_.pop_front();
+  --asked_;
+  return work;
 }
 
-PackedBatch LeaseDesk::take_batch() {
-  waiting_.until(Activity::wait_work, "text to be read", [this] { return is_ready(batch_); });
-  return batch_.get();
+PackedBatch LeaseDesk::text_of(LeasedWork& work) {
+  waiting_.until(Activity::wait_work, "text to be read", [&] { return is_ready(work.batch); });
+  return work.batch.get();
 }
 
 }  // namespace hat

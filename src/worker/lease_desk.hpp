@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <future>
-#include <optional>
 
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/background_thread.hpp"
@@ -12,6 +12,12 @@
 
 namespace hat {
 
+/// A lease and its text, which a thread reads.
+struct LeasedWork {
+  Lease lease;
+  std::future<PackedBatch> batch;  ///< of leases that have sequences
+};
+
 /// A worker's side of leasing: asks server 0, and has a thread read the text of a lease as soon as it is known, so that
 /// the next unit's text is there when the present one is computed.
 class LeaseDesk {
@@ -20,14 +26,16 @@ class LeaseDesk {
   LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting,
             BarrierSchedule& barriers);
 
-  /// Asks for the next lease. `idle`: nothing is left to compute, the answer may take until there is something.
+  /// Asks for one more lease. `idle`: nothing is left to compute, the answer may take until there is something.
   void ask(bool idle, int64_t closed_step);
-  /// The answer to `ask`; waits for it.
-  Lease take_lease();
-  /// The text of the lease taken last; waits until it is read. Throws what reading ended with.
-  PackedBatch take_batch();
+  /// Questions that `take` has not answered yet.
+  int64_t asked() const { return asked_; }
+  /// The answer to the oldest question; waits for it.
+  LeasedWork take();
+  /// Waits until the text is read. Throws what reading ended with.
+  PackedBatch text_of(LeasedWork& work);
 
-  /// Receives an answer that has come.
+  /// Receives answers that have come.
   void progress();
 
  private:
@@ -37,9 +45,8 @@ class LeaseDesk {
   Mailbox& mailbox_;
   Waiting& waiting_;
   BarrierSchedule& barriers_;
-  std::optional<Lease> answer_;
-  std::future<PackedBatch> batch_;       // of the lease taken last
-  std::future<PackedBatch> next_batch_;  // of `answer_`
+  int64_t asked_ = 0;
+  std::deque<LeasedWork> answers_;
   BackgroundThread thread_;
 };
 

@@ -1,102 +1,208 @@
 #include "worker/parameter_cache.hpp"
 
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace hat {
 
 ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window,
-                               Waiting& waiting)
-    : plan_(plan), window_(window), waiting_(waiting) {
+                               const NodeSlots* node, Waiting& waiting)
+    : plan_(plan), window_(window), node_(node), waiting_(waiting) {
   for (size_t b = 0; b < plan_.layout.blocks.size(); ++b) {
     Block& block = blocks_.emplace_back();
     if (plan_.reads_in_place(static_cast<int64_t>(b), world_rank)) {
       const auto part = static_cast<size_t>(plan_.shards.parts_of_block[b].front());
       block.own.emplace(window_, plan_.slots.parts[part]);
       if (plan_.deck.delay.predict) block.own_predicted.emplace(window_, plan_.predicted_slots[part]);
-      continue;
     }
-    for (DeviceBuffer<float>& values : block.values) {
-      values = DeviceBuffer<float>(device, plan_.layout.blocks[b].size);
+    const bool copies = !block.own && node_ == nullptr;
+    block.copies = std::vector<Copy>(copies ? static_cast<size_t>(plan_.deck.prefetch_depth) + 1 : 1);
+    if (!copies) continue;
+    for (Copy& copy : block.copies) copy.values = DeviceBuffer<float>(device, plan_.layout.blocks[b].size);
+  }
+}
+
+// What others wait for in slots of the node must not stay half done: this worker may be the first to leave.
+ParameterCache::~ParameterCache() {
+  if (std::uncaught_exceptions() > 0) return;
+  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
+    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) {
+      if (node_ != nullptr && ahead.pull) node_->release(index, ahead.need.predicted, ahead.need.version);
     }
   }
+}
+
+int64_t ParameterCache::bytes(int64_t block) const {
+  const int64_t value = plan_.deck.pull_format == PullFormat::fp32 ? 4 : 2;
+  return plan_.layout.blocks[static_cast<size_t>(block)].size * value;
 }
 
 bool ParameterCache::Block::satisfies(Need need) const {
-  const int64_t version = versions[static_cast<size_t>(current)];
-  if (predicted[static_cast<size_t>(current)] != need.predicted) return false;
-  return need.rule == SlotPull::Rule::exact ? version == need.version : version >= need.version;
+  const Copy& copy = copies[current];
+  if (copy.predicted != need.predicted) return false;
+  return need.rule == SlotPull::Rule::exact ? copy.version == need.version : copy.version >= need.version;
 }
 
-void ParameterCache::start_pull(int64_t index, Need need) {
-  Block& block = blocks_[static_cast<size_t>(index)];
-  float* other = block.values[static_cast<size_t>(1 - block.current)].data();
+std::optional<size_t> ParameterCache::Block::spare_copy() const {
+  for (size_t copy = 0; copy < copies.size(); ++copy) {
+    const bool taken = copy == current || std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
+    if (!taken) return copy;
+  }
+  return std::nullopt;
+}
+
+SlotPull ParameterCache::start_pull(int64_t index, Need need, float* values) {
+  const Block& block = blocks_[static_cast<size_t>(index)];
   std::vector<SlotPull::Target> targets;
   for (const int64_t part : plan_.shards.parts_of_block[static_cast<size_t>(index)]) {
     const auto p = static_cast<size_t>(part);
-    targets.push_back({.part = plan_.slots_of(need.predicted)[p], .values = other + plan_.shards.parts[p].begin});
+    targets.push_back({.part = plan_.slots_of(need.predicted)[p], .values = values + plan_.shards.parts[p].begin});
   }
-  const int64_t have = block.versions[static_cast<size_t>(block.current)];
-  block.pulls_predicted = need.predicted;
-  block.pull.emplace(window_, std::move(targets), need.version, need.rule, have, counters_);
+  // Under the rule freshest nothing is read when the copy at hand is still the newest.
+  const int64_t have = need.rule == SlotPull::Rule::freshest ? block.copies[block.current].version : -1;
+  return {window_, std::move(targets), need.version, need.rule, have, counters_};
+}
+
+/// False if all copies are taken.
+bool ParameterCache::add_ahead(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  if (node_ != nullptr) {
+    Ahead& ahead = block.ahead.emplace_back(Ahead{.need = need, .pull = {}});
+    advance_on_node(index, ahead);
+    return true;
+  }
+  const bool same = block.ahead.empty() ? block.satisfies(need) : block.ahead.back().need == need;
+  if (need.rule == SlotPull::Rule::exact && same) {
+    const size_t copy = block.ahead.empty() ? block.current : block.ahead.back().copy;
+    block.ahead.push_back({.need = need, .copy = copy, .pull = {}});
+    ++counters_.skipped;
+    counters_.skipped_bytes += bytes(index);
+    return true;
+  }
+  const std::optional<size_t> copy = block.spare_copy();
+  if (!copy) return false;
+  SlotPull pull = start_pull(index, need, block.copies[*copy].values.data());
+  block.ahead.push_back({.need = need, .copy = *copy, .pull = std::move(pull)});
+  return true;
 }
 
 void ParameterCache::prefetch(int64_t index, Need need) {
-  Block& block = blocks_[static_cast<size_t>(index)];
-  if (block.own || block.pull) return;
-  if (need.rule == SlotPull::Rule::exact && block.satisfies(need)) return;
-  start_pull(index, need);
+  if (blocks_[static_cast<size_t>(index)].own) return;
+  if (add_ahead(index, need)) ++counters_.guesses;
 }
 
-// A finished pull is taken over only here, between passes: during a pass the current copy must stay where it is.
-bool ParameterCache::take_if_done(Block& block) {
-  if (!block.pull->step()) return false;
-  const int64_t version = block.pull->version();
-  block.pull.reset();
-  const auto now = static_cast<size_t>(block.current);
-  // Nothing newer: still the same copy.
-  if (version == block.versions[now] && block.pulls_predicted == block.predicted[now]) return true;
-  block.current = 1 - block.current;
-  block.versions[static_cast<size_t>(block.current)] = version;
-  block.predicted[static_cast<size_t>(block.current)] = block.pulls_predicted;
-  return true;
+// Validation came between, or a unit is computed again. A pull under way is finished first: it is writing.
+void ParameterCache::drop_wrong_guesses(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  while (!block.ahead.empty() && block.ahead.front().need != need) {
+    const Ahead dropped = std::move(block.ahead.front());
+    block.ahead.pop_front();
+    if (node_ != nullptr && dropped.pull) node_->release(index, dropped.need.predicted, dropped.need.version);
+    ++counters_.wrong_guesses;
+  }
 }
 
 const float* ParameterCache::acquire_in_place(Block& block, Need need, const std::string& what) {
   const OwnSlots& own = block.own_slots(need.predicted);
-  waiting_.until(Activity::wait_pull, what, [&] { return own.latest() >= need.version; });
+  waiting_.until(Activity::wait_barrier, what, [&] { return own.latest() >= need.version; });
   const int64_t version = need.rule == SlotPull::Rule::exact ? need.version : own.latest();
   if (!own.holds(version)) throw Error(fmt::format("{} was overwritten before it was read in place", what));
-  block.versions[static_cast<size_t>(block.current)] = version;
-  block.predicted[static_cast<size_t>(block.current)] = need.predicted;
+  block.copies[block.current].version = version;
+  block.copies[block.current].predicted = need.predicted;
   return own.values(version);
+}
+
+// A finished pull is taken over only here, between passes: during a pass the current copy must stay where it is.
+const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::string& what) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.ahead.empty() && !add_ahead(index, need)) throw Error(fmt::format("{} has nowhere to go", what));
+  Ahead& first = block.ahead.front();
+  if (first.pull) {
+    waiting_.until(Activity::wait_barrier, what, [&] { return first.pull->step() || first.pull->is_transferring(); });
+    waiting_.until(Activity::wait_pull, what, [&] { return first.pull->step(); });
+  }
+  const int64_t version = first.pull ? first.pull->version() : need.version;
+  const bool unchanged = need.rule == SlotPull::Rule::freshest && version == block.copies[block.current].version;
+  if (unchanged) {
+    ++counters_.skipped;
+    counters_.skipped_bytes += bytes(index);
+  } else {
+    block.current = first.copy;
+    block.copies[block.current].version = version;
+    block.copies[block.current].predicted = need.predicted;
+  }
+  block.ahead.pop_front();
+  return block.copies[block.current].values.data();
+}
+
+/// True once the slot of the node has what is needed. Fetches it if no other worker does.
+bool ParameterCache::advance_on_node(int64_t index, Ahead& ahead) {
+  const auto [version, rule, predicted] = ahead.need;
+  if (!ahead.pull) {
+    if (node_->holds(index, predicted, version)) return true;
+    if (!node_->claim(index, predicted, version)) return false;
+    ahead.pull.emplace(start_pull(index, ahead.need, node_->values(index, predicted, version)));
+    ahead.fetches = true;
+  }
+  const bool is_here = ahead.pull->step();
+  if (!is_here && ahead.pull->is_transferring()) node_->arriving(index, predicted, version);
+  if (!is_here) return false;
+  ahead.pull.reset();
+  node_->publish(index, predicted, version);
+  return true;
+}
+
+const float* ParameterCache::acquire_on_node(int64_t index, Need need, const std::string& what) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.ahead.empty()) add_ahead(index, need);
+  Ahead& first = block.ahead.front();
+  const auto done = [&] { return advance_on_node(index, first); };
+  waiting_.until(Activity::wait_barrier, what,
+                 [&] { return done() || node_->is_arriving(index, need.predicted, need.version); });
+  waiting_.until(Activity::wait_pull, what, done);
+  if (!first.fetches) {
+    ++counters_.skipped;
+    counters_.skipped_bytes += bytes(index);
+  }
+  block.ahead.pop_front();
+  block.copies[block.current].version = need.version;
+  block.copies[block.current].predicted = need.predicted;
+  return node_->values(index, need.predicted, need.version);
 }
 
 const float* ParameterCache::acquire(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   const std::string what =
       fmt::format("version {} of block {}", need.version, plan_.layout.blocks[static_cast<size_t>(index)].name);
-  if (block.own) return acquire_in_place(block, need, what);
-  // A prefetch for something else (a lease came back, validation came between) is finished first: it may be writing.
-  while (block.pull || !block.satisfies(need)) {
-    if (!block.pull) start_pull(index, need);
-    waiting_.until(Activity::wait_pull, what, [&] { return take_if_done(block); });
-  }
-  return block.values[static_cast<size_t>(block.current)].data();
+  drop_wrong_guesses(index, need);
+  return block.own          ? acquire_in_place(block, need, what)
+         : node_ != nullptr ? acquire_on_node(index, need, what)
+                            : acquire_copy(index, need, what);
 }
 
 int64_t ParameterCache::version(int64_t index) const {
   const Block& block = blocks_[static_cast<size_t>(index)];
-  const int64_t version = block.versions[static_cast<size_t>(block.current)];
-  if (block.own && !block.own_slots(block.predicted[static_cast<size_t>(block.current)]).holds(version)) {
-    throw Error(fmt::format("version {} of block {} was overwritten while it was read in place", version,
+  const Copy& copy = block.copies[block.current];
+  const bool holds = block.own          ? block.own_slots(copy.predicted).holds(copy.version)
+                     : node_ != nullptr ? node_->holds(index, copy.predicted, copy.version)
+                                        : true;
+  if (!holds) {
+    throw Error(fmt::format("version {} of block {} was overwritten while it was read in place", copy.version,
                             plan_.layout.blocks[static_cast<size_t>(index)].name));
   }
-  return version;
+  return copy.version;
 }
 
 void ParameterCache::progress() {
-  for (Block& block : blocks_) {
-    if (block.pull) block.pull->step();
+  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
+    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) {
+      if (node_ != nullptr) {
+        advance_on_node(index, ahead);
+      } else if (ahead.pull) {
+        ahead.pull->step();
+      }
+    }
   }
 }
 

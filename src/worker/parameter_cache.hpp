@@ -1,21 +1,24 @@
 #pragma once
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "hat/comm/versioned_slots.hpp"
 #include "hat/device/device_buffer.hpp"
+#include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "worker/waiting.hpp"
 
 namespace hat {
 
-/// A worker's view of the parameters. Of a block that lies elsewhere, in several parts or in bf16, it has two copies:
-/// one that is computed with, one that a pull writes into.
+/// A worker's view of the parameters. Of a block that lies elsewhere it has 1 + prefetch.depth copies:
 ///   current   read by the pass under way; nobody writes
-///   other     written by the pull under way, if there is one; becomes current in `acquire`
+///   others    written by pulls for the units to come, in their order; the first becomes current in `acquire`
+/// Workers that share memory may keep them together (NodeSlots): one of them pulls a version, all compute with it where
+/// it lies.
 ///
 /// A block whose slots are in this process (RunPlan::reads_in_place) is computed with where it lies, without a copy. No
 /// pass sees such a slot change. Let a unit of step t be under way:
@@ -29,25 +32,31 @@ namespace hat {
 ///     before they have reported
 ///   - the lease of the next unit is known before the backward pass, but opens no slot, and nothing is prefetched: what
 ///     it needs is looked up in `acquire`, when the pass before has ended
+/// A slot of a NodeSlots is written for version v only when v is published, so the same holds for what lies in it.
 /// The server progresses inside this worker's calls of Waiting, on the same thread: what it wrote is seen, and slots
 /// are opened only there. With unbounded staleness any push may open a slot, so copies stay. `version`, which is asked
 /// when the backward pass has left a block, checks that its slot stayed.
 class ParameterCache {
  public:
-  /// `world_rank`: of this worker, in the communicator of `window`.
-  ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window, Waiting& waiting);
+  /// `world_rank`: of this worker, in the communicator of `window`. `node`: shared with others, or nullptr.
+  ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window, const NodeSlots* node,
+                 Waiting& waiting);
+  ~ParameterCache();
 
   /// Which versions will do.
   struct Need {
     int64_t version = 0;  ///< this one, or the oldest that will do
     SlotPull::Rule rule = SlotPull::Rule::exact;
     bool predicted = false;  ///< exact only: as servers predict it (staleness.predict), from slots of its own
+    bool operator==(const Need&) const = default;
   };
 
-  /// Starts to pull `block` for the next unit, unless it is there, on its way, or read in place.
+  /// Starts to pull `block` for a unit to come, behind those asked for before, unless it is there, on its way, or read
+  /// in place. At most prefetch.depth can be ahead; what is more is pulled when it is acquired.
   void prefetch(int64_t block, Need need);
-  /// Values of `block` in a version that `need` allows; waits for it. Valid until the next acquire of the block. In
-  /// place and under the rule freshest it is the newest version there is now. Throws Error when it was overwritten.
+  /// Values of `block` in a version that `need` allows; waits for it: until it is published as wait_barrier, for its
+  /// way here as wait_pull. Valid until the next acquire of the block. In place and under the rule freshest it is the
+  /// newest version there is now. Throws Error when it was overwritten.
   const float* acquire(int64_t block, Need need);
   /// Version of the values that acquire returned last. Throws Error when they have changed since (in place).
   int64_t version(int64_t block) const;
@@ -58,27 +67,44 @@ class ParameterCache {
   const PullCounters& counters() const { return counters_; }
 
  private:
+  struct Copy {
+    DeviceBuffer<float> values;
+    int64_t version = -1;
+    bool predicted = false;
+  };
+  /// For a unit to come.
+  struct Ahead {
+    Need need;
+    size_t copy = 0;               // not of node slots
+    std::optional<SlotPull> pull;  // none: it is there, or (node slots) another worker fetches it
+    bool fetches = false;          // node slots: this worker fetches it, or has
+  };
   struct Block {
     std::optional<OwnSlots> own;            // read in place: no copies, no pulls
     std::optional<OwnSlots> own_predicted;  // beside it, where predictions are published
-    std::array<DeviceBuffer<float>, 2> values;
-    std::array<int64_t, 2> versions{-1, -1};
-    std::array<bool, 2> predicted{};
-    int current = 0;
-    std::optional<SlotPull> pull;
-    bool pulls_predicted = false;
+    std::vector<Copy> copies;               // one, without values, where blocks are not copied
+    size_t current = 0;
+    std::deque<Ahead> ahead;
 
     const OwnSlots& own_slots(bool of_predicted) const { return of_predicted ? *own_predicted : *own; }
     bool satisfies(Need need) const;
+    /// A copy that is neither current nor ahead, if there is one.
+    std::optional<size_t> spare_copy() const;
   };
   const float* acquire_in_place(Block& block, Need need, const std::string& what);
-  void start_pull(int64_t index, Need need);
-  bool take_if_done(Block& block);
+  const float* acquire_copy(int64_t index, Need need, const std::string& what);
+  const float* acquire_on_node(int64_t index, Need need, const std::string& what);
+  bool add_ahead(int64_t index, Need need);
+  SlotPull start_pull(int64_t index, Need need, float* values);
+  void drop_wrong_guesses(int64_t index, Need need);
+  bool advance_on_node(int64_t index, Ahead& ahead);
+  int64_t bytes(int64_t block) const;
 
   const RunPlan& plan_;
   const Window& window_;
+  const NodeSlots* node_;
   Waiting& waiting_;
-  std::vector<Block> blocks_;
+  std::deque<Block> blocks_;
   PullCounters counters_;
 };
 

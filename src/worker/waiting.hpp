@@ -39,7 +39,12 @@ class Waiting {
   /// When what was waited for last was there; 0 before the first wait. (Emulated devices: they could not go on before.)
   double last_wait_end_s() const { return last_wait_end_s_; }
 
-  void progress() { progress_(); }
+  void progress() {
+    const MpiScope scope(account_);
+    progress_();
+  }
+  /// The same while an emulated device computes: that goes on meanwhile, so the time stays with it.
+  void progress_beside_device() { progress_(); }
 
  private:
   std::string who_;

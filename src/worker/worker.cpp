@@ -1,7 +1,7 @@
 #include "hat/worker/worker.hpp"
 
-#include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
@@ -11,6 +11,7 @@
 #include "worker/parameter_cache.hpp"
 #include "worker/planted_noise.hpp"
 #include "worker/staleness_guard.hpp"
+#include "worker/worker_trace.hpp"
 
 namespace hat {
 
@@ -18,24 +19,28 @@ namespace hat {
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
-       const Communicator& workers, const Window& window, std::function<void()> server, Sampler sample,
-       int64_t resident_bytes_before)
+       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> server,
+       Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
         own_server(std::move(server)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
+        energy(counter),
+        trace(recorder),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
         barriers(plan),
         leases(plan, worker, dataset, mailbox, waiting, barriers),
-        cache(plan, world.rank(), device, window, waiting),
+        cache(plan, world.rank(), device, window, node_slots, waiting),
         sender(plan, device, worker, mailbox, workers, waiting, barriers),
         guard(plan, window, waiting),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
-        closed_step(plan.first_step) {
+        closed_step(plan.first_step),
+        block_waits(plan.layout.blocks.size(), 0.0) {
+    sender.set_trace(recorder);
     if (plan.deck.emulation.device.on()) {
       emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
                                                   worker, waiting);
@@ -46,18 +51,26 @@ struct Worker::Impl : PassObserver {
   }
 
   void run();
-  Lease train(const Lease& lease);
-  void evaluate(const Lease& lease);
+  LeasedWork next_work();
+  void train(LeasedWork& work);
+  void evaluate(LeasedWork& work);
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  AccountReading account_reading();
 
   void before_forward(int64_t block) override;
   void before_backward() override;
   void after_backward(int64_t block) override;
 
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
+  void ask_ahead();
+  void take_answers();
   void prefetch(const Lease& lease);
+  bool is_single(int64_t block) const;
+  bool ends_step(const Lease& lease) const;
+  void send_block(int64_t block);
+  void send_late();
   void send_all_clipped();
   double gradient_norm(int64_t first_block, int64_t end_block);
 
@@ -66,6 +79,8 @@ struct Worker::Impl : PassObserver {
   std::function<void()> own_server;
   Sampler sampler;
   int64_t resident_before;
+  EnergyCounter* energy;  // null: another worker of the node reads it
+  WorkerTrace trace;
   Device device;
   Account account;
   Mailbox mailbox;
@@ -82,7 +97,7 @@ struct Worker::Impl : PassObserver {
 
   // The unit being computed.
   Lease current;
-  Lease next;  // known before the backward pass of `current`
+  std::deque<LeasedWork> upcoming;  // leased and prefetched, not begun: prefetch.depth of them
   int64_t unit_tokens = 0;
   bool last_of_step = false;  // of this worker
   bool recomputing = false;   // the unit is computed again (staleness.over_limit)
@@ -91,6 +106,9 @@ struct Worker::Impl : PassObserver {
 
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
+
+  double begin_s = 0;               // of the account
+  std::vector<double> block_waits;  // seconds, by block
 };
 
 void Worker::Impl::progress() {
@@ -101,69 +119,94 @@ void Worker::Impl::progress() {
   leases.progress();
   cache.progress();
   sender.progress();
+  account.set_ring_gathering(sender.ring_gathers());
 }
 
 void Worker::Impl::run() {
-  leases.ask(/*idle=*/true, closed_step);
-  Lease lease = leases.take_lease();
-  while (lease.kind != LeaseKind::finish) {
-    switch (lease.kind) {
+  account.begin();
+  begin_s = now_s();
+  trace.follow(account, plan.first_step);
+  LeasedWork work = next_work();
+  while (work.lease.kind != LeaseKind::finish) {
+    switch (work.lease.kind) {
       case LeaseKind::train:
-        lease = train(lease);
-        continue;
+        train(work);
+        break;
       case LeaseKind::evaluate:
-        evaluate(lease);
+        evaluate(work);
         break;
       case LeaseKind::none:
       case LeaseKind::finish:
-        close_steps_before(lease.step);
+        close_steps_before(work.lease.step);
         break;
     }
-    leases.ask(/*idle=*/true, closed_step);
-    lease = leases.take_lease();
+    work = next_work();
   }
-  close_steps_before(lease.step);
-  say_goodbye(lease.step);
+  close_steps_before(work.lease.step);
+  say_goodbye(work.lease.step);
 }
 
-// One unit: lease -> pull -> forward -> backward -> push. Returns the next lease.
-Lease Worker::Impl::train(const Lease& lease) {
-  close_steps_before(lease.step);
-  current = lease;
-  leases.ask(/*idle=*/false, closed_step);
-  prefetch(lease);  // started before already, unless this worker was idle
-  const PackedBatch batch = leases.take_batch();
+LeasedWork Worker::Impl::next_work() {
+  if (upcoming.empty()) {
+    leases.ask(/*idle=*/true, closed_step);
+    take_answers();
+  }
+  LeasedWork work = std::move(upcoming.front());
+  upcoming.pop_front();
+  return work;
+}
+
+void Worker::Impl::ask_ahead() {
+  while (std::ssize(upcoming) + leases.asked() < plan.deck.prefetch_depth) leases.ask(/*idle=*/false, closed_step);
+}
+
+void Worker::Impl::take_answers() {
+  while (leases.asked() > 0) {
+    upcoming.push_back(leases.take());
+    const LeaseKind kind = upcoming.back().lease.kind;
+    if (kind == LeaseKind::train || kind == LeaseKind::evaluate) prefetch(upcoming.back().lease);
+  }
+}
+
+// One unit: lease -> pull -> forward -> backward -> push.
+void Worker::Impl::train(LeasedWork& work) {
+  close_steps_before(work.lease.step);
+  current = work.lease;
+  trace.set_unit(account, current.step, current.unit);
+  if (energy != nullptr) energy->update();
+  const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
-  if (emulated) emulated->begin_unit(current.unit, batch.offsets);
+  const double computed_before = account.seconds()[static_cast<size_t>(Activity::compute)];
+  LossSum loss;
   {
     const ActivityScope scope(account, Activity::compute);
-    LossSum loss = model.gradient(batch, parameters, gradients, *this);
-    while (guard.must_recompute()) {
-      sender.discard();
-      recomputing = true;
+    do {
+      if (recomputing) sender.discard();
+      if (emulated) emulated->begin_unit(current.unit, batch.offsets);
       loss = model.gradient(batch, parameters, gradients, *this);
-    }
-    recomputing = false;
-    if (!std::isfinite(loss.nats)) {
-      throw Error(
-          fmt::format("the loss of unit {} of step {} is not a number: the learning rate may be too high, or "
-                      "the start values too large",
-                      current.unit, current.step));
-    }
-    mailbox.post(UnitReport{.worker = worker,
-                            .unit = current.unit,
-                            .generation = current.generation,
-                            .step = current.step,
-                            .nats = loss.nats,
-                            .tokens = loss.tokens,
-                            .recomputed = guard.finish_unit()},
-                 plan.roles.rank_of_server[0], MailTag::to_server);
+    } while ((recomputing = guard.must_recompute()));
   }
+  if (!std::isfinite(loss.nats)) {
+    throw Error(
+        fmt::format("the loss of unit {} of step {} is not a number: the learning rate may be too high, or "
+                    "the start values too large",
+                    current.unit, current.step));
+  }
+  mailbox.post(UnitReport{.worker = worker,
+                          .unit = current.unit,
+                          .generation = current.generation,
+                          .step = current.step,
+                          .nats = loss.nats,
+                          .tokens = loss.tokens,
+                          .seconds = account.seconds()[static_cast<size_t>(Activity::compute)] - computed_before,
+                          .recomputed = guard.finish_unit(),
+                          .account = account_reading()},
+               plan.roles.rank_of_server[0], MailTag::to_server);
+  if (plan.deck.prefetch_depth == 0) send_late();
   if (plan.unbounded()) send_all_clipped();
   if (last_of_step) closed_step = current.step + 1;
   trained_tokens += unit_tokens;
   ++trained_units;
-  return next;
 }
 
 // Validation is of version `step` of every block; unbounded, where versions do not belong to steps, of the newest:
@@ -179,45 +222,76 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
 
 // Under the rule freshest a copy that is already here would do, however old; a pull that was started brings the newest.
 void Worker::Impl::prefetch(const Lease& lease) {
+  const MpiScope mpi(account);
   for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
     guard.asked(block);
     cache.prefetch(block, need(block, lease));
   }
 }
 
+// The next lease is asked for in the middle of the forward pass: early enough to be there before the backward pass, and
+// late enough that server 0 knows how the others get on.
 void Worker::Impl::before_forward(int64_t block) {
   if (emulated) emulated->before_forward(block);
+  if (2 * block >= std::ssize(parameters) && current.kind == LeaseKind::train) ask_ahead();
   waiting.progress();
   guard.asked(block);
+  const double waited_before = account.waited_for_parameters();
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
+  block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
   guard.took(block, cache.version(block));
+  trace.forward_begins(block, cache.version(block));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
 void Worker::Impl::before_backward() {
-  if (recomputing) {  // of a unit for the second time
-    sender.begin();
-    return;
+  trace.pass_ends();
+  if (!recomputing) {  // of a unit for the second time all that is known
+    take_answers();
+    last_of_step = !upcoming.empty() && ends_step(upcoming.front().lease);
   }
-  next = leases.take_lease();
-  last_of_step = next.kind != LeaseKind::train || next.step > current.step;
-  sender.begin();
-  if (next.kind == LeaseKind::train) prefetch(next);
+  const auto head = static_cast<int64_t>(parameters.size()) - 1;
+  sender.begin(head);
+  if (plan.deck.model.tied) sender.begin(0);  // the head's backward pass adds to it
+  trace.backward_begins();
+}
+
+bool Worker::Impl::ends_step(const Lease& lease) const {
+  return lease.kind != LeaseKind::train || lease.step > current.step;
+}
+
+/// Every unit's gradient of this block is pushed by itself.
+bool Worker::Impl::is_single(int64_t block) const {
+  return plan.pushes_single_units() && !barriers.is_barrier(block, current.step);
+}
+
+void Worker::Impl::send_block(int64_t block) {
+  plant_noise(plan, block, current.step, current.unit,
+              {gradients[static_cast<size_t>(block)],
+               static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(block)].size)});
+  // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
+  if (plan.unbounded()) return;
+  const MpiScope mpi(account);
+  sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
+}
+
+// prefetch.depth = 0: only now it is known whether the unit was the worker's last of the step.
+void Worker::Impl::send_late() {
+  leases.ask(/*idle=*/false, closed_step);
+  take_answers();
+  last_of_step = ends_step(upcoming.front().lease);
+  if (!last_of_step) return;
+  for (auto block = std::ssize(parameters) - 1; block >= 0; --block) {
+    if (!is_single(block)) send_block(block);
+  }
 }
 
 void Worker::Impl::after_backward(int64_t block) {
   if (emulated) emulated->after_backward(block);
+  trace.backward_ends(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
-  const bool single = plan.pushes_single_units() && !barriers.is_barrier(block, current.step);
-  if (last_of_step || single) {
-    plant_noise(plan, block, current.step, current.unit,
-                {gradients[static_cast<size_t>(block)],
-                 static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(block)].size)});
-  }
-  // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
-  if ((last_of_step || single) && !plan.unbounded()) {
-    sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
-  }
+  if (last_of_step || is_single(block)) send_block(block);
+  if (block > 0) sender.begin(block - 1);
   waiting.progress();
 }
 
@@ -267,10 +341,10 @@ void Worker::Impl::close_steps_before(int64_t step) {
   }
 }
 
-void Worker::Impl::evaluate(const Lease& lease) {
-  current = lease;
-  prefetch(lease);
-  const PackedBatch batch = leases.take_batch();
+void Worker::Impl::evaluate(LeasedWork& work) {
+  current = work.lease;
+  trace.set_unit(account, current.step, -1);
+  const PackedBatch batch = leases.text_of(work);
   // Only the parameters are waited for in this pass.
   struct Observer : PassObserver {
     explicit Observer(Impl& owner) : worker(owner) {}
@@ -279,14 +353,27 @@ void Worker::Impl::evaluate(const Lease& lease) {
   } observer(*this);
   const ActivityScope scope(account, Activity::compute);
   const LossSum loss = model.loss(batch, parameters, observer);
-  mailbox.post(EvaluationReport{.unit = lease.unit, .nats = loss.nats, .tokens = loss.tokens},
+  trace.pass_ends();
+  mailbox.post(EvaluationReport{.unit = current.unit, .nats = loss.nats, .tokens = loss.tokens},
                plan.roles.rank_of_server[0], MailTag::to_server);
   if (emulated) emulated->resume();
 }
 
+AccountReading Worker::Impl::account_reading() {
+  AccountReading reading = account.reading();
+  reading.block_wait_seconds = block_waits;
+  return reading;
+}
+
 void Worker::Impl::say_goodbye(int64_t end_step) {
   sender.finish();
-  WorkerSummary summary{.worker = worker, .seconds = account.seconds()};
+  WorkerSummary summary{.worker = worker, .account = account_reading()};
+  summary.wall_seconds = now_s() - begin_s;
+  account.set_listener({});
+  if (energy != nullptr) {
+    energy->update();
+    summary.node_joules = energy->joules().value_or(-1.0);
+  }
   summary.tokens = trained_tokens;
   summary.units = trained_units;
   summary.pulls = cache.counters().accepted;
@@ -312,10 +399,11 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 }
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-               const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler,
-               int64_t resident_before)
-    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, std::move(own_server),
-                                   std::move(sampler), resident_before)) {}
+               const Communicator& workers, const Window& window, const NodeSlots* node_slots,
+               std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+               EnergyCounter* energy)
+    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(own_server),
+                                   std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 
 void Worker::run() { impl_->run(); }

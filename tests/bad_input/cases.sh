@@ -108,6 +108,9 @@ combinations() {
   local ranks=1
   ranks=3 option_refused servers_all_ranks 'servers|3' --servers 3
   ranks=3 option_refused servers_too_many 'servers|5|3' --servers 5
+  ranks=3 option_refused emulated_speeds 'worker.emulate.speed|3 speeds|2 workers' --worker.emulate.speed 1e9,2e9,3e9
+  ranks=3 option_refused emulated_disturbed 'worker.emulate.disturbed|no worker 2' --worker.emulate.speed 1e9 \
+    --worker.emulate.stall_every_s 5 --worker.emulate.stall_for_s 1 --worker.emulate.disturbed 0,2
   ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
   ranks=3 option_refused noise_block_unknown "sensitivity.noise_block|haed|did you mean 'head'" --sensitivity.noise_block haed --sensitivity.noise_scale 1 --sensitivity.noise_to 2
   option_refused sensitivity_in_sync 'barriers|sensitivity|hybrid' --barriers sensitivity
@@ -118,6 +121,7 @@ combinations() {
   option_refused unbounded_hybrid 'staleness|unbounded|async' --mode hybrid --staleness unbounded
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
   option_refused deterministic_async 'deterministic|sync' --mode async --deterministic
+  option_refused trace_steps 'trace.steps|trace' --trace.steps 3
   ranks=3 option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
   option_refused no_end 'train.steps|exactly one' --train.steps 0
   option_refused no_cuda 'device|CUDA' --device cuda

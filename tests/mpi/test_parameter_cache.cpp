@@ -27,7 +27,7 @@ struct Rank {
           if (server) server();
         }) {
     for (const PartSlots& part : plan.slots.parts) publishers.emplace_back(window, part);
-    cache.emplace(plan, world.rank(), Device{}, window, waiting);
+    cache.emplace(plan, world.rank(), Device{}, window, nullptr, waiting);
   }
 
   /// Every value of every block is `version`.

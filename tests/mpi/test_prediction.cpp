@@ -76,7 +76,7 @@ void expect_published(PullFormat format, int64_t staleness) {
   Account account;
   Waiting waiting("worker 0", 10, account, [] {});
   UpdatedPart part(plan, window);
-  ParameterCache cache(plan, world.rank(), Device{}, window, waiting);
+  ParameterCache cache(plan, world.rank(), Device{}, window, nullptr, waiting);
   const auto rule = SlotPull::Rule::exact;
   std::vector<float> read(part.held.front().size());
   for (int64_t version = 0; version <= kUpdates; ++version) {

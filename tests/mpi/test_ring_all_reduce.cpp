@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "hat/comm/ring_all_reduce.hpp"
@@ -86,6 +87,25 @@ TEST(RingAllReduce, RingsOfDifferentTagsOverlap) {
     std::this_thread::yield();
   }
   for (const std::vector<float>& sum : data) expect_integer_sum(sum, world.size());
+}
+
+TEST(RingAllReduce, GathersOnlyWhenEveryRankHasEntered) {
+  const Communicator world = Communicator::world();
+  std::vector<float> data(1000, 1.0F);
+  const bool last = world.rank() == world.size() - 1;
+  std::optional<RingAllReduce> ring;
+  if (!last) {
+    ring.emplace(world, data, 9);
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(ring->step(), world.size() == 1);
+      EXPECT_FALSE(ring->gathering());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  world.barrier();
+  if (last) ring.emplace(world, data, 9);
+  finish(*ring);
+  EXPECT_FALSE(ring->gathering()) << "it has ended";
 }
 
 // Chunk c begins at rank c and goes round: ((d[c] + d[c + 1]) + d[c + 2]) + ...

@@ -66,6 +66,111 @@ TEST(Account, SumsEqualTheWallClock) {
   EXPECT_LE(sum, after - before + 1e-9);
 }
 
+TEST(Account, MpiInsideAPassIsOtherAndCounted) {
+  Account account;
+  {
+    const MpiScope outside(account);  // no pass: stays what it was, and is not counted
+    pass(3);
+  }
+  {
+    const ActivityScope compute(account, Activity::compute);
+    pass(4);
+    {
+      const MpiScope mpi(account);
+      EXPECT_EQ(account.current(), Activity::other);
+      pass(6);
+    }
+    EXPECT_EQ(account.current(), Activity::compute);
+    {
+      const MpiScope mpi(account);
+      const ActivityScope server(account, Activity::other);  // of the same process: other, but no MPI
+      pass(10);
+    }
+    const ActivityScope wait(account, Activity::wait_pull);
+    const MpiScope waiting(account);
+    pass(5);
+  }
+  const AccountReading reading = account.reading();
+  EXPECT_GE(reading.mpi_seconds, 0.006);
+  EXPECT_LE(reading.mpi_seconds, seconds_of(account, Activity::other) - 0.013);
+  EXPECT_GE(seconds_of(account, Activity::wait_pull), 0.005);
+  EXPECT_GE(seconds_of(account, Activity::compute), 0.004);
+}
+
+TEST(Account, ARingThatGathersCountsTwiceAtMostTheWait) {
+  Account account;
+  account.set_ring_gathering(true);
+  pass(20);  // not waited for
+  account.set_ring_gathering(false);
+  {
+    const ActivityScope wait(account, Activity::wait_barrier);
+    pass(200);
+    account.set_ring_gathering(true);
+    pass(20);
+  }
+  const double twice = account.reading().barrier_transfer_seconds;
+  EXPECT_GE(twice, 0.040);
+  EXPECT_LT(twice, 0.200) << "the time before the gathering does not count";
+  {
+    const ActivityScope wait(account, Activity::wait_barrier);
+    pass(30);  // all of it gathering
+  }
+  const AccountReading reading = account.reading();
+  const double whole = reading.barrier_transfer_seconds - twice;
+  EXPECT_GE(whole, 0.030);
+  EXPECT_LE(reading.barrier_transfer_seconds, reading.seconds[static_cast<size_t>(Activity::wait_barrier)]);
+  EXPECT_LT(whole, reading.seconds[static_cast<size_t>(Activity::wait_barrier)] - 0.220 + 1e-3);
+}
+
+TEST(Account, BeginsAfresh) {
+  Account account;
+  pass(5);
+  account.begin();
+  EXPECT_LT(wall_seconds(account.reading()), 0.005);
+}
+
+TEST(Account, SharesAndDifferences) {
+  const AccountReading earlier{.seconds = {1, 1, 1, 1, 1, 1}, .mpi_seconds = 0.5, .block_wait_seconds = {1, 2}};
+  const AccountReading later{
+      .seconds = {7, 2, 3, 1, 2, 3}, .mpi_seconds = 1.5, .barrier_transfer_seconds = 1, .block_wait_seconds = {1, 5}};
+  const AccountReading passed = difference(later, earlier);
+  EXPECT_EQ(passed.seconds, (std::vector<double>{6, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(passed.block_wait_seconds, (std::vector<double>{0, 3}));
+  EXPECT_DOUBLE_EQ(wall_seconds(passed), 12);
+  EXPECT_DOUBLE_EQ(utilization(passed), 0.5);
+  EXPECT_DOUBLE_EQ(communication_share(passed), (1 + 1 + 1 + 1) / 12.0);  // pull, push, barrier transfer, MPI
+  EXPECT_EQ(utilization({}), 0);
+  EXPECT_EQ(communication_share({}), 0);
+  EXPECT_EQ(difference(later, {}).seconds, later.seconds);
+  AccountReading sum;
+  add(sum, earlier);
+  add(sum, passed);
+  EXPECT_EQ(sum.seconds, later.seconds);
+}
+
+TEST(Account, TheListenerHearsEveryStretchOnce) {
+  Account account;
+  std::vector<std::pair<Activity, double>> heard;
+  double end = -1;
+  account.set_listener([&](Activity activity, double from, double to) {
+    if (end >= 0) {
+      EXPECT_EQ(from, end) << "no gap and no overlap";
+    }
+    end = to;
+    heard.emplace_back(activity, to - from);
+  });
+  {
+    const ActivityScope compute(account, Activity::compute);
+    pass(2);
+    const ActivityScope wait(account, Activity::wait_work);
+    pass(2);
+  }
+  const AccountReading reading = account.reading();
+  std::vector<double> seconds(kActivities, 0.0);
+  for (const auto& [activity, length] : heard) seconds[static_cast<size_t>(activity)] += length;
+  for (size_t a = 0; a < kActivities; ++a) EXPECT_NEAR(seconds[a], reading.seconds[a], 1e-9) << kActivityNames[a];
+}
+
 TEST(Account, EveryActivityHasAName) {
   EXPECT_STREQ(kActivityNames[static_cast<size_t>(Activity::compute)], "compute");
   EXPECT_STREQ(kActivityNames[static_cast<size_t>(Activity::wait_barrier)], "wait_barrier");

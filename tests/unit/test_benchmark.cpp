@@ -58,5 +58,16 @@ TEST(LongTailLengths, FollowTheSeed) {
   EXPECT_NE(long_tail_lengths(100'000, 5), long_tail_lengths(100'000, 6));
 }
 
+TEST(LongTailDocuments, EndWhereTheyAreToldTo) {
+  const std::vector<int64_t> lengths = long_tail_documents(20'000, 32768, 1);
+  ASSERT_EQ(lengths.size(), 20'000U);
+  EXPECT_NEAR(share_within(lengths, 2048, 32768), 0.10, 0.007);
+  EXPECT_GT(*std::max_element(lengths.begin(), lengths.end()), 32000);
+  const double mean = std::accumulate(lengths.begin(), lengths.end(), 0.0) / 20'000.0;
+  EXPECT_NEAR(long_tail_mean(32768), 0.62 * 271.5 + 0.28 * 1279.5 + 0.1 * 17408, 1e-9);
+  EXPECT_NEAR(mean, long_tail_mean(32768), 150.0);  // three standard deviations
+  EXPECT_EQ(scaled_down({8192, 40, 3, 24}, 16), (std::vector<int64_t>{512, 3, 2, 2}));
+}
+
 }  // namespace
 }  // namespace hat

@@ -82,15 +82,28 @@ TEST(Messages, EveryFieldOfEveryMessageArrives) {
   EXPECT_EQ(report.unit, 2);
   EXPECT_EQ(report.nats, 5.5);
   EXPECT_EQ(report.tokens, 6);
+  EXPECT_EQ(sent(UnitReport{.account = {.seconds = {3.5}}}).account.seconds, (std::vector<double>{3.5}));
 
-  const auto summary = sent(WorkerSummary{.worker = 1, .seconds = {0.5, 1.5}, .tokens = 2, .sample = "two\nlines"});
-  EXPECT_EQ(summary.seconds, (std::vector<double>{0.5, 1.5}));
+  const AccountReading account{
+      .seconds = {0.5, 1.5}, .mpi_seconds = 0.25, .barrier_transfer_seconds = 0.125, .block_wait_seconds = {4, 5, 6}};
+  const auto summary = sent(WorkerSummary{
+      .worker = 1, .account = account, .tokens = 2, .sample = "two\nlines", .wall_seconds = 2.5, .node_joules = 7.5});
+  EXPECT_EQ(summary.account.seconds, account.seconds);
+  EXPECT_EQ(summary.account.mpi_seconds, 0.25);
+  EXPECT_EQ(summary.account.barrier_transfer_seconds, 0.125);
+  EXPECT_EQ(summary.account.block_wait_seconds, account.block_wait_seconds);
+  EXPECT_EQ(summary.wall_seconds, 2.5);
+  EXPECT_EQ(summary.node_joules, 7.5);
   EXPECT_EQ(summary.sample, "two\nlines");
 
   expect_same(EvaluationReport{.unit = 1, .nats = 2.5, .tokens = 3});
   expect_same(NormShare{.server = 1, .step = 2, .block = 3, .sum_of_squares = 4.5});
   expect_same(NormTotal{.step = 1, .norm = 2.5});
-  expect_same(StepComplete{.server = 1, .step = 2, .staleness_counts = {3, 0, 4}});
+  expect_same(StepComplete{.server = 1,
+                           .step = 2,
+                           .staleness_counts = {3, 0, 4},
+                           .block_staleness = {{.block = 5, .late = 6, .pushes = 7}},
+                           .base_versions = {{.block = 8, .oldest = 9, .newest = 10}}});
   expect_same(CheckpointWritten{.server = 1, .step = 2, .blocks = {3, 4}, .versions = {5, 6}});
   expect_same(Shutdown{});
 }
@@ -121,7 +134,8 @@ TEST(Messages, CutShortIsAnError) {
 TEST(Messages, CountsThatCannotBeAreErrors) {
   for (const int64_t count : {int64_t{-1}, int64_t{4}, int64_t{1} << 61, INT64_MAX, INT64_MIN}) {
     std::vector<std::byte> bytes = packed(StepComplete{.server = 1, .step = 2, .staleness_counts = {5, 6, 7}});
-    const size_t place = bytes.size() - 4 * sizeof(int64_t);  // the count stands before its three values
+    // The count stands before its three values and the counts of two lists that are empty.
+    const size_t place = bytes.size() - 6 * sizeof(int64_t);
     std::memcpy(bytes.data() + place, &count, sizeof count);
     Mail mail({.source = 0, .tag = 1, .data = bytes});
     EXPECT_THROW(mail.open<StepComplete>(), Error) << count;

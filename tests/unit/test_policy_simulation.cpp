@@ -96,7 +96,7 @@ TEST(PolicySimulation, GivesTheTableOfFacts) {
   for (const Row& row : {Row{1, 17.1, {17.1, 30.1, 41.2, 62.5}}, Row{2, 26.9, {26.9, 50.5, 72.7, 98.2}},
                          Row{4, 46.5, {46.5, 88.4, 99.7, 99.8}}, Row{8, 84.0, {84.0, 100.0, 100.0, 100.0}}}) {
     const StepCosts steps = article_steps(row.per_worker, 8192);
-    EXPECT_NEAR(percent_of(steps, balanced_sync_seconds(steps, kWorkers)), row.balanced, 0.0501) << row.per_worker;
+    EXPECT_NEAR(percent_of(steps, balanced_sync_seconds(steps, kEqualSpeeds)), row.balanced, 0.0501) << row.per_worker;
     size_t column = 0;
     for (const int64_t staleness : {0, 1, 2, 4}) {
       EXPECT_NEAR(percent_of(steps, on_demand_seconds(steps, kEqualSpeeds, staleness)), row.on_demand[column++], 0.0501)
@@ -109,7 +109,7 @@ TEST(PolicySimulation, GivesTheTableOfFacts) {
 TEST(PolicySimulation, StaticSyncIsNearTheTableOfFacts) {
   for (const auto& [per_worker, percent] : {std::pair{1, 17.0}, {2, 24.0}, {4, 33.0}, {8, 43.0}}) {
     const StepCosts steps = article_steps(per_worker, 8192);
-    EXPECT_NEAR(percent_of(steps, static_sync_seconds(steps, kWorkers)), percent, 1.0) << per_worker;
+    EXPECT_NEAR(percent_of(steps, static_sync_seconds(steps, kEqualSpeeds)), percent, 1.0) << per_worker;
   }
 }
 
@@ -137,8 +137,10 @@ TEST(PolicySimulation, SpeedsAndStalenessByHand) {
   const StepCosts steps{{4, 2, 2}, {4}};
   EXPECT_DOUBLE_EQ(on_demand_seconds(steps, {1, 2}, 1), 4);
   EXPECT_DOUBLE_EQ(on_demand_seconds(steps, {1, 2}, 0), 6);  // worker 1, free since 2, takes it at 4
-  EXPECT_DOUBLE_EQ(static_sync_seconds(steps, 2), 10);       // 4 + 2, then 4
-  EXPECT_DOUBLE_EQ(balanced_sync_seconds(steps, 2), 8);
+  EXPECT_DOUBLE_EQ(static_sync_seconds(steps, {1, 1}), 10);  // 4 + 2, then 4
+  EXPECT_DOUBLE_EQ(static_sync_seconds(steps, {2, 1}), 5);
+  EXPECT_DOUBLE_EQ(balanced_sync_seconds(steps, {1, 1}), 8);
+  EXPECT_DOUBLE_EQ(balanced_sync_seconds(steps, {1, 2}), 8);  // the long ones are the slow worker's
 }
 
 // The largest of two equals in distribution: mean 1 + 2 / sqrt(pi) * sigma / 2 for small sigma.

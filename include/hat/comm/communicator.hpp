@@ -83,6 +83,7 @@ class Communicator {
 
  private:
   friend class Window;
+  friend class SharedMemory;
   struct Impl;
   explicit Communicator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -98,6 +98,18 @@ struct PushHeader {
   }
 };
 
+/// Where a worker's time went since its first lease request, in seconds (metrics/account.hpp has the definitions).
+struct AccountReading {
+  std::vector<double> seconds = {};             ///< by Activity
+  double mpi_seconds = 0;                       ///< of `other`: MPI calls inside passes
+  double barrier_transfer_seconds = 0;          ///< of wait_barrier: estimate of what the transfers of rings took
+  std::vector<double> block_wait_seconds = {};  ///< by block: of wait_pull and wait_barrier, at the block's first use
+  template <class F>
+  void fields(F& f) {
+    f(seconds), f(mpi_seconds), f(barrier_transfer_seconds), f(block_wait_seconds);
+  }
+};
+
 /// worker -> server 0: a unit is computed.
 struct UnitReport {
   static constexpr MessageKind kKind = MessageKind::unit_report;
@@ -107,11 +119,12 @@ struct UnitReport {
   int64_t step = 0;
   double nats = 0;
   int64_t tokens = 0;
-  double seconds = 0;      ///< of computing, waits left out
-  int64_t recomputed = 0;  ///< times that it was computed again (staleness.over_limit = recompute)
+  double seconds = 0;           ///< of computing, waits left out
+  int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
+  AccountReading account = {};  ///< until now
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed), account.fields(f);
   }
 };
 
@@ -153,15 +166,30 @@ struct NormTotal {
   }
 };
 
+/// Of a server's parts of one block: `pushes` of a step were `late` versions old when applied.
+struct BlockStaleness {
+  int64_t block = 0;
+  int64_t late = 0;
+  int64_t pushes = 0;
+};
+/// Oldest and newest version of one block that gradients of a step were computed on.
+struct BaseVersions {
+  int64_t block = 0;
+  int64_t oldest = 0;
+  int64_t newest = 0;
+};
+
 /// server -> server 0: all its blocks have had the update of this step (unbounded: every push of the step).
 struct StepComplete {
   static constexpr MessageKind kKind = MessageKind::step_complete;
   int64_t server = 0;
   int64_t step = 0;
   std::vector<int64_t> staleness_counts;  ///< [s]: pushes of the step that were s versions old when applied
+  std::vector<BlockStaleness> block_staleness = {};
+  std::vector<BaseVersions> base_versions = {};
   template <class F>
   void fields(F& f) {
-    f(server), f(step), f(staleness_counts);
+    f(server), f(step), f(staleness_counts), f(block_staleness), f(base_versions);
   }
 };
 
@@ -182,7 +210,7 @@ struct CheckpointWritten {
 struct WorkerSummary {
   static constexpr MessageKind kKind = MessageKind::worker_summary;
   int64_t worker = 0;
-  std::vector<double> seconds;  ///< by Activity (metrics/account.hpp)
+  AccountReading account = {};  ///< of its whole life
   int64_t tokens = 0;
   int64_t units = 0;
   int64_t pulls = 0;
@@ -196,11 +224,13 @@ struct WorkerSummary {
   double emulated_s = 0;        ///< that its emulated device worked; 0: it had none
   double mean_lag_s = 0;        ///< by which parts of units ended later than on that device
   double worst_lag_s = 0;
+  double wall_seconds = 0;  ///< from its first lease request to this message, by the clock
+  double node_joules = -1;  ///< energy counters of its node over the run; negative: not read here
   template <class F>
   void fields(F& f) {
-    f(worker), f(seconds), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
+    f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
         f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s), f(mean_lag_s),
-        f(worst_lag_s);
+        f(worst_lag_s), f(wall_seconds), f(node_joules);
   }
 };
 

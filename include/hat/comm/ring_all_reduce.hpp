@@ -27,6 +27,9 @@ class RingAllReduce {
 
   /// Advances as far as it can without waiting. True once every rank's sum is in `data`.
   bool step();
+  /// In the all-gather phase. A rank gets there when every rank has entered the ring, and what is left is half of the
+  /// messages.
+  bool gathering() const { return round_ >= ring_->size() - 1 && round_ < 2 * (ring_->size() - 1); }
 
  private:
   void start_round();

@@ -91,10 +91,14 @@ class OwnSlots {
 
 /// What pulls have seen, for metrics and tests.
 struct PullCounters {
-  int64_t accepted = 0;  ///< blocks taken
-  int64_t rejected = 0;  ///< bodies thrown away because the header changed under the read
-  int64_t polls = 0;     ///< headers read before the version was there
-  int64_t bytes = 0;     ///< body bytes read, thrown away ones included
+  int64_t accepted = 0;       ///< blocks taken
+  int64_t rejected = 0;       ///< bodies thrown away because the header changed under the read
+  int64_t polls = 0;          ///< headers read before the version was there
+  int64_t bytes = 0;          ///< body bytes read, thrown away ones included
+  int64_t skipped = 0;        ///< blocks that had not changed, or were on the node already
+  int64_t skipped_bytes = 0;  ///< of those
+  int64_t guesses = 0;        ///< blocks asked for before they were needed
+  int64_t wrong_guesses = 0;  ///< of those: something else was needed then
 };
 
 enum class PullCheck {
@@ -123,7 +127,8 @@ class SlotPull {
   /// overwritten (it can never arrive then).
   bool step();
   int64_t version() const { return version_; }
-  int64_t wanted() const { return wanted_; }
+  /// The version is there and its values are on their way: what is waited for now is the transfer, nobody's work.
+  bool is_transferring() const { return state_ != State::look && state_ != State::headers; }
 
  private:
   enum class State { look, headers, bodies, headers_again, done };

@@ -21,4 +21,13 @@ std::vector<int64_t> fixed_lengths(int64_t tokens, int64_t length);
 /// until they have `tokens` tokens together (the last document stays whole). Equal seeds give equal lengths.
 std::vector<int64_t> long_tail_lengths(int64_t tokens, uint64_t seed);
 
+/// So many lengths of that distribution; the longest class ends at `longest`, at least 2048.
+std::vector<int64_t> long_tail_documents(int64_t documents, int64_t longest, uint64_t seed);
+
+/// Of that distribution, in tokens.
+double long_tail_mean(int64_t longest);
+
+/// Lengths divided by `scale`, rounded, at least 2 (a token of text and end-of-text).
+std::vector<int64_t> scaled_down(std::vector<int64_t> lengths, double scale);
+
 }  // namespace hat

@@ -14,14 +14,17 @@ using StepCosts = std::vector<std::vector<double>>;
 
 double total_cost(const StepCosts& steps);
 
-/// Seconds of all steps when sequence i is worker i's (mod workers) and every step waits for the slowest worker.
-double static_sync_seconds(const StepCosts& steps, int workers);
+// `speeds`: one per worker; a sequence takes cost / speed.
 
-/// Seconds of all steps when each is balanced (longest first to the least loaded worker) and waits for the slowest one.
-double balanced_sync_seconds(const StepCosts& steps, int workers);
+/// Seconds of all steps when sequence i is worker i's (mod workers) and every step waits for the slowest worker.
+double static_sync_seconds(const StepCosts& steps, const std::vector<double>& speeds);
+
+/// Seconds of all steps when the costs of each are balanced without regard to speeds (longest first to the least loaded
+/// worker) and it waits for the slowest one.
+double balanced_sync_seconds(const StepCosts& steps, const std::vector<double>& speeds);
 
 /// Seconds of all steps when the worker that is free first takes the longest sequence left. Those of step t start once
-/// all of step t - 1 - `staleness` are done. `speeds`, one per worker: a sequence takes cost / speed.
+/// all of step t - 1 - `staleness` are done.
 ///
 /// `barrier_depth`, from 0 (first block) to 1 (behind the last): one block has staleness 0. The forward pass, a third
 /// of a sequence's time, stops there until the backward pass, the other two thirds, of every sequence of the step

@@ -124,6 +124,11 @@ struct WorkerConfig {
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
 };
 
+struct TraceConfig {
+  bool enabled = false;  ///< key trace
+  int64_t steps = 0;     ///< first steps of this start that are recorded; 0: all
+};
+
 /// How different the gradients of a block are (server/sensitivity.hpp has the formulas).
 enum class SensitivityMeasure { consecutive, pairwise, article };
 enum class SensitivityOver { pushes, steps };  ///< of the measure article: consecutive pushes of a step, or steps
@@ -162,6 +167,8 @@ struct Deck {
   std::vector<std::string> barriers;  ///< none | all | attention | upper | sensitivity | names or patterns; preset:
                                       ///< hybrid upper, else none
   PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
+  bool pull_share = true;                     ///< key pull.share: workers of a node keep their parameters together
+  int64_t prefetch_depth = 1;  ///< key prefetch.depth: units leased and pulled for beyond the one being computed
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have
   int64_t unit_tokens = 0;         ///< target tokens of a task unit; 0: chosen from batch_tokens and the workers
@@ -183,6 +190,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   SampleConfig sample;
+  TraceConfig trace;
   EmulationConfig emulation;
   SensitivityConfig sensitivity;
   StalenessLimitConfig staleness_limit;

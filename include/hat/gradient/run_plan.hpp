@@ -29,7 +29,9 @@ struct RunPlan {
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
   ComputeOptions compute;        ///< of all workers
   int64_t noise_block = -1;      ///< number of sensitivity.noise_block
-  int64_t worker_bytes = 0;      ///< estimate of what the rank of a worker occupies beside the program; for the log
+  /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
+  std::vector<int> pull_group;
+  int64_t worker_bytes = 0;  ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
@@ -38,6 +40,8 @@ struct RunPlan {
   bool barriers_change() const;
   /// Workers send a sketch of each gradient that leaves.
   bool records_sketches() const { return deck.sensitivity.record || barriers_change(); }
+  /// Workers in the pull group of this one, itself included; 1: it has its parameters for itself.
+  int64_t pull_sharers(int worker) const;
   /// A worker on `world_rank` computes with the slots of `block` themselves: they are of its own process, the block is
   /// one run of fp32 values there, and staleness is bounded (worker/parameter_cache.hpp tells why that is needed).
   bool reads_in_place(int64_t block, int world_rank) const;
@@ -48,6 +52,9 @@ struct RunPlan {
   /// Where pulls of blocks, as they are or as predicted, find their parts.
   const std::vector<PartSlots>& slots_of(bool predicted) const { return predicted ? predicted_slots : slots.parts; }
 };
+
+/// Sets plan.pull_group where the deck allows it. `node_of_rank`: by world rank; emulated nodes divide them further.
+void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank);
 
 /// A checkpoint is written after this many steps.
 bool checkpoint_due(const RunPlan& plan, int64_t steps);

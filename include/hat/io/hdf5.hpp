@@ -206,6 +206,8 @@ class File {
   static File create(const std::filesystem::path& path);
   /// Throws InputError in plain words when the file is missing, a folder, empty, not HDF5, truncated, unfinished.
   static File open(const std::filesystem::path& path);
+  /// Opens a file to change it; throws like `open`. Whoever is killed meanwhile leaves it damaged: give a copy.
+  static File open_to_write(const std::filesystem::path& path);
 
   Group root() const;
   const std::string& path() const { return path_; }

@@ -8,6 +8,7 @@
 #include "hat/comm/communicator.hpp"
 #include "hat/dataset/dataset.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/trace.hpp"
 #include "hat/server/run_result.hpp"
 
 namespace hat {
@@ -18,8 +19,9 @@ namespace hat {
 class Server {
  public:
   /// `checkpoint`: where training continues from, nullptr for a new run. Start values are published on return.
+  /// `trace` may be null.
   Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
-         const CheckpointReader* checkpoint);
+         const CheckpointReader* checkpoint, TraceRecorder* trace);
   ~Server();
 
   /// Does what there is to do, without waiting. False if there was nothing.

@@ -5,7 +5,10 @@
 
 #include "hat/comm/communicator.hpp"
 #include "hat/dataset/dataset.hpp"
+#include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/metrics/energy_counter.hpp"
+#include "hat/metrics/trace.hpp"
 #include "hat/model/transformer.hpp"
 
 namespace hat {
@@ -16,12 +19,15 @@ class Worker {
   /// Text generated with the trained model, for the summary.
   using Sampler = std::function<std::string(Transformer&, const ParameterPointers&)>;
 
-  /// `workers`: communicator of all workers, for rings. `own_server`: called whenever the worker has a moment; on a
+  /// `workers`: communicator of all workers, for rings. `node_slots`: parameters kept
+  /// together with other workers, or nullptr. `own_server`: called whenever the worker has a moment; on a
   /// rank that is also a server it lets the server work. `sampler` is used by worker 0, at the end. `resident_before`:
-  /// bytes of its own this process occupied before any of the run's memory was made, for the summary.
+  /// bytes of its own this process occupied before any of the run's memory was made, for the summary. `trace` and
+  /// `energy` (counters of the node, of its first worker) may be null.
   Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-         const Communicator& workers, const Window& window, std::function<void()> own_server, Sampler sampler,
-         int64_t resident_before);
+         const Communicator& workers, const Window& window, const NodeSlots* node_slots,
+         std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+         EnergyCounter* energy);
   ~Worker();
 
   /// The whole working life. Throws Error when the run cannot go on.

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "hat/comm/shared_memory.hpp"
+#include "hat/gradient/run_plan.hpp"
+
+namespace hat {
+
+/// Parameters that the workers of a node keep together: each version of a block comes to the node once and is computed
+/// with where it lies (rule exact, staleness bounded). Slots as the servers have them, version v in slot v mod (S + 2),
+/// of whole blocks in fp32; with staleness.predict twice, for values as predicted, too.
+///
+/// A slot has two words, which all workers of the node see:
+///   claimed   version that a worker fetches, or fetched last: one worker takes it by compare-and-exchange
+///   version   what the slot holds, whole; kNone while the claimed version's values are on their way
+/// A worker may claim a version before it is published; the old values stay until it is, and then nobody uses them any
+/// more (worker/parameter_cache.hpp).
+class NodeSlots {
+ public:
+  static constexpr int64_t kNone = -1;
+
+  /// Collective. `node`: the workers that share, of one node.
+  NodeSlots(const RunPlan& plan, const Communicator& node);
+
+  bool holds(int64_t block, bool predicted, int64_t version) const;
+  /// Its values are on their way to the slot.
+  bool is_arriving(int64_t block, bool predicted, int64_t version) const;
+  float* values(int64_t block, bool predicted, int64_t version) const;
+
+  /// True for one worker, which fetches the version and then says `arriving`, `publish`, or `release` to give it up.
+  /// Throws Error when a later version has taken the slot: the one wanted can never be had again.
+  bool claim(int64_t block, bool predicted, int64_t version) const;
+  void arriving(int64_t block, bool predicted, int64_t version) const;
+  void publish(int64_t block, bool predicted, int64_t version) const;
+  void release(int64_t block, bool predicted, int64_t version) const;
+
+  /// Of the whole memory that the node's workers share.
+  static int64_t bytes(const RunPlan& plan);
+
+ private:
+  struct Words {
+    int64_t claimed;
+    int64_t version;
+  };
+  Words& words(int64_t block, bool predicted, int64_t version) const;
+
+  const RunPlan& plan_;
+  std::vector<int64_t> offsets_;  // by block; predicted ones behind all others
+  SharedMemory memory_;
+};
+
+}  // namespace hat

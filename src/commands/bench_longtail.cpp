@@ -1,0 +1,340 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands/all_ranks.hpp"
+#include "commands/bench.hpp"
+#include "commands/longtail_plan.hpp"
+#include "commands/training_run.hpp"
+#include "hat/comm/mpi_environment.hpp"
+#include "hat/commands/longtail_figures.hpp"
+#include "hat/config/checks.hpp"
+#include "hat/core/text.hpp"
+#include "hat/dataset/cut_dataset.hpp"
+#include "hat/gradient/shard_size.hpp"
+
+namespace hat {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Longest wait for the ranks that take part in a training; its own time-outs are far shorter.
+constexpr double kWaitForRun_s = 1e6;
+
+/// Where data and run folders are: removed at the end unless the user keeps it. Of rank 0.
+class BenchFolder {
+ public:
+  explicit BenchFolder(const std::string& keep) : is_kept_(!keep.empty()) {
+    if (is_kept_) {
+      path_ = fs::absolute(keep);
+      if (fs::exists(path_) && !(fs::is_directory(path_) && fs::is_empty(path_))) {
+        throw InputError("command line", "--keep", path_.string() + " exists and is no empty folder");
+      }
+      std::error_code error;
+      fs::create_directories(path_, error);
+      if (error) throw InputError("command line", "--keep", path_.string() + ": " + error.message());
+      return;
+    }
+    std::string name = (fs::temp_directory_path() / "hat-bench-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error(name + " cannot be made");
+    path_ = name;
+  }
+  ~BenchFolder() {
+    std::error_code ignored;
+    if (!is_kept_) fs::remove_all(path_, ignored);
+  }
+  BenchFolder(const BenchFolder&) = delete;
+  BenchFolder& operator=(const BenchFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  bool is_kept_;
+  fs::path path_;
+};
+
+/// Standard output of this process goes into a file: what a training prints is not the bench's result.
+class OutputToFile {
+ public:
+  explicit OutputToFile(const fs::path& file) {
+    std::fflush(stdout);
+    saved_ = ::dup(STDOUT_FILENO);
+    const int log = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (saved_ < 0 || log < 0 || ::dup2(log, STDOUT_FILENO) < 0) throw Error(file.string() + " cannot be written");
+    ::close(log);
+  }
+  ~OutputToFile() {
+    std::fflush(stdout);
+    ::dup2(saved_, STDOUT_FILENO);
+    ::close(saved_);
+  }
+  OutputToFile(const OutputToFile&) = delete;
+  OutputToFile& operator=(const OutputToFile&) = delete;
+
+ private:
+  int saved_ = -1;
+};
+
+void write_data(const LongtailOptions& options, const LongtailData& data, const Deck& deck) {
+  std::optional<Dataset> source;
+  if (!options.text.empty()) source.emplace(options.text);
+  const auto text = [&](Split split) {
+    if (source) return make_dataset_text(*source, split);
+    return make_markov_text(deck.seed, split == Split::train ? 0 : 1);
+  };
+  const std::unique_ptr<TextSource> train = text(Split::train);
+  const std::unique_ptr<TextSource> validation = text(Split::validation);
+  write_cut_dataset(data.file, {training_lengths(data, deck), *train}, {validation_lengths(data, deck), *validation});
+}
+
+/// A training and what came of it, on rank 0.
+struct Done {
+  const LongtailRun* run = nullptr;
+  RunResult result;
+  LongtailFigures figures;
+};
+
+/// One training on the first ranks; the others wait. The result is rank 0's.
+ExitCode run_one(const Communicator& world, const LongtailRun& run, RunResult& result) {
+  const bool takes_part = world.rank() < run.workers + static_cast<int>(run.deck.servers);
+  auto code = ExitCode::success;
+  {
+    const Communicator ranks = world.split(takes_part ? 0 : -1);
+    std::optional<OutputToFile> quiet;
+    if (world.rank() == 0) quiet.emplace(run.folder.string() + ".log");
+    if (takes_part) code = run_training(ranks, run.deck, run.deck_text, &result);
+    world.wait_barrier(kWaitForRun_s, "the other ranks to end a training");
+  }
+  return static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));
+}
+
+/// Steps that a training loss is averaged over.
+int64_t window_of(const LongtailOptions& options) { return std::max<int64_t>(1, options.steps / 10); }
+
+void fill_figures(const LongtailOptions& options, Done& done) {
+  Deck deck = done.run->deck;
+  const Dataset dataset(deck.data.path);
+  if (deck.model.vocabulary == 0) deck.model.vocabulary = dataset.tokenizer().vocabulary();
+  DataOrder order(dataset, deck, piece_tokens(deck));
+  done.figures = figures_of(deck, charged_flop(deck, order, options.steps), done.result, window_of(options));
+}
+
+/// The loss that the slowest learner of a group has at the end, and when each had it.
+void compare_losses(const LongtailOptions& options, std::vector<Done>& group) {
+  double highest = group.front().figures.loss;
+  for (const Done& done : group) highest = std::max(highest, done.figures.loss);
+  for (Done& done : group) done.figures.seconds_to_loss = seconds_to_loss(done.result, window_of(options), highest);
+}
+
+ExitCode run_all(const Communicator& world, const LongtailOptions& options, const LongtailPlan& plan,
+                 std::vector<std::vector<Done>>& groups) {
+  size_t runs = 0;
+  for (const LongtailGroup& group : plan.groups) runs += group.runs.size();
+  size_t number = 0;
+  for (const LongtailGroup& group : plan.groups) {
+    groups.emplace_back();
+    for (const LongtailRun& run : group.runs) {
+      if (world.rank() == 0) {
+        fmt::print(stderr, "training {} of {}: {}, {}\n", ++number, runs, group.title, run.policy);
+      }
+      groups.back().push_back({.run = &run, .result = {}, .figures = {}});
+      ExitCode code = run_one(world, run, groups.back().back().result);
+      if (code != ExitCode::success) return code;
+      code = on_all_ranks(world, [&] {
+        if (world.rank() == 0) fill_figures(options, groups.back().back());
+      });
+      if (code != ExitCode::success) return code;
+    }
+    if (world.rank() == 0) compare_losses(options, groups.back());
+  }
+  return ExitCode::success;
+}
+
+std::string optional_number(const std::optional<double>& value, const char* format) {
+  return value ? fmt::format(fmt::runtime(format), *value) : std::string("none");
+}
+
+std::string staleness_name(const Deck& deck) {
+  return deck.staleness == kUnbounded ? "unbounded" : std::to_string(deck.staleness);
+}
+
+std::optional<double> joules_to_loss(const LongtailFigures& figures) {
+  if (!figures.joules || !figures.seconds_to_loss) return std::nullopt;
+  return *figures.joules * *figures.seconds_to_loss / figures.seconds;
+}
+
+void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
+  fmt::print("\n{}\n", group.title);
+  Table table({"policy", "S", "variant", "util %", "ideal %", "s", "speed", "s to loss", "comm %", "bytes/token",
+               "late mean", "most", "J", "J to loss", "other %", "lag ms"});
+  for (const Done& done : runs) {
+    const LongtailFigures& f = done.figures;
+    table.add({done.run->policy, staleness_name(done.run->deck), done.run->variant, percent(f.utilization),
+               percent(f.ideal), fmt::format("{:.2f}", f.seconds),
+               fmt::format("{:.2f}", runs.front().figures.seconds / f.seconds),
+               optional_number(f.seconds_to_loss, "{:.2f}"), percent(f.communication_share),
+               fmt::format("{:.0f}", f.bytes_per_token), fmt::format("{:.2f}", f.staleness_mean),
+               std::to_string(f.staleness_most), optional_number(f.joules, "{:.0f}"),
+               optional_number(joules_to_loss(f), "{:.0f}"), percent(f.other_share),
+               fmt::format("{:.1f}", 1e3 * f.lag_mean_s)});
+  }
+  table.print();
+}
+
+void print_tables(const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups, const Machine& machine,
+                  const PeakRates& peaks) {
+  print_bench_head(1, machine, peaks);
+  for (size_t i = 0; i < groups.size(); ++i) print_group(plan.groups[i], groups[i]);
+  fmt::print(
+      "\nutil %: charged FLOP over what all devices could do in the time; ideal %: the same of a greedy schedule of "
+      "these sequences without\ncommunication; s: to the same tokens, validation left out; speed: against the first "
+      "row; "
+      "s to loss: to the training loss (smoothed)\nthat the slowest learner of the table ends with; comm %, other %: "
+      "of "
+      "the workers' wall clock; bytes/token: real ones; late: versions;\nJ: modelled from busy_watts and idle_watts; "
+      "lag: "
+      "mean by which the emulation was behind its devices\n");
+}
+
+nlohmann::ordered_json run_json(const Done& done, const Done& first) {
+  const LongtailFigures& f = done.figures;
+  const LongtailRun& run = *done.run;
+  return {{"policy", run.policy},
+          {"staleness", staleness_name(run.deck)},
+          {"variant", run.variant},
+          {"lengths", run.lengths},
+          {"sequences", run.sequences},
+          {"workers", run.workers},
+          {"steps", done.result.steps.size()},
+          {"tokens", f.tokens},
+          {"charged_tokens", f.charged_tokens},
+          {"utilization", json_or_null(f.utilization)},
+          {"ideal_utilization", json_or_null(f.ideal)},
+          {"seconds", f.seconds},
+          {"step_seconds", f.seconds / static_cast<double>(done.result.steps.size())},
+          {"speed_relative", first.figures.seconds / f.seconds},
+          {"seconds_to_loss", json_or_null(f.seconds_to_loss)},
+          {"train_loss", f.loss},
+          {"validation_loss", f.validation_loss},
+          {"compute_share", f.compute_share},
+          {"communication_share", f.communication_share},
+          {"other_share", f.other_share},
+          {"bytes_per_token", f.bytes_per_token},
+          {"staleness_mean", f.staleness_mean},
+          {"staleness_most", f.staleness_most},
+          {"joules_modelled", json_or_null(f.joules)},
+          {"joules_to_loss_modelled", json_or_null(joules_to_loss(f))},
+          {"lag_mean_s", f.lag_mean_s},
+          {"lag_worst_s", f.lag_worst_s}};
+}
+
+void print_json(const LongtailOptions& options, const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups,
+                const Machine& machine, const PeakRates& peaks) {
+  nlohmann::ordered_json json = bench_json("bench longtail", 1, machine, peaks);
+  json["deck"] = options.deck;
+  json["text"] = options.text.empty() ? "synthetic" : options.text;
+  json["loss_window_steps"] = window_of(options);
+  const Deck& deck = plan.groups.front().runs.front().deck;
+  json["emulated"] = {{"flop_per_s", deck.emulation.device.speed},
+                      {"bandwidth", deck.emulation.network.bandwidth},
+                      {"length_scale", deck.emulation.length_scale},
+                      {"busy_watts", deck.emulation.device.busy_watts},
+                      {"idle_watts", deck.emulation.device.idle_watts}};
+  for (size_t i = 0; i < groups.size(); ++i) {
+    nlohmann::ordered_json group{{"title", plan.groups[i].title}, {"runs", nlohmann::ordered_json::array()}};
+    for (const Done& done : groups[i]) group["runs"].push_back(run_json(done, groups[i].front()));
+    json["groups"].push_back(std::move(group));
+  }
+  fmt::print("{}\n", json.dump(2));
+}
+
+ExitCode bench_longtail(OptionSet& bench_keys, const LongtailOptions& options, const CLI::App& command) {
+  MpiEnvironment mpi;
+  const Communicator world = Communicator::world();
+  std::unique_ptr<BenchFolder> folder;
+  std::string path;
+  ExitCode code = on_all_ranks(world, [&] {
+    refuse_accidental_singleton();
+    bench_keys.load(deck_file(options.deck));
+    if (world.rank() == 0) folder = std::make_unique<BenchFolder>(options.keep);
+  });
+  if (code != ExitCode::success) return code;
+  path = world.broadcast(folder ? folder->path().string() : "", 0);
+  LongtailPlan plan;
+  code = on_all_ranks(world, [&] {
+    const DeckMaker decks(deck_file(options.deck), command.remaining());
+    plan = plan_longtail(options, decks, world.size(), path);
+    if (world.rank() != 0) return;
+    for (const LongtailData& data : plan.data) write_data(options, data, plan.groups.front().runs.front().deck);
+  });
+  if (code != ExitCode::success) return code;
+  const Machine machine = describe_machine();
+  std::optional<PeakRates> peaks;
+  if (world.rank() == 0) peaks.emplace(std::vector<Element>{Element::fp32}, machine.cores, machine);
+  world.wait_barrier(kWaitForRun_s, "the machine's peak to be measured");
+  std::vector<std::vector<Done>> groups;
+  code = run_all(world, options, plan, groups);
+  if (code != ExitCode::success) return code;
+  if (world.rank() == 0) {
+    peaks->measure_again();
+    if (options.json) {
+      print_json(options, plan, groups, machine, *peaks);
+    } else {
+      print_tables(plan, groups, machine, *peaks);
+    }
+  }
+  world.wait_barrier(kWaitForRun_s, "the result to be printed");
+  return ExitCode::success;
+}
+
+void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
+  command.add_option("deck", options.deck, "Deck of model, optimizer, emulated devices and network, watts, servers");
+  keys.add("policies", options.policies,
+           "dispatch/mode[/barriers][@workers], the first is what the others are compared with; none: only what the "
+           "options below ask for");
+  keys.add("staleness", options.staleness, "S of hybrid and async, one row for each");
+  keys.add("sequences", options.sequences, "Sequences a worker and step, one table for each");
+  keys.add("lengths", options.lengths,
+           "article: 62 % of 32-511, 28 % of 512-2047, 10 % of 2048-8192 tokens; a number instead of 8192; equal");
+  keys.add("steps", options.steps, "Steps of each training")->check(integer_in(2, 1'000'000));
+  keys.add("barrier_depth", options.barrier_depth,
+           "One table more: hybrid, S = 1, with a barrier on the block at these relative depths (0 first, 1 head)")
+      ->check(real_in(0, 1));
+  keys.add("jitters", options.jitters,
+           "One table more for each: devices of this relative jitter, equal lengths, one sequence a worker and step")
+      ->check(real_in(0, 10));
+  keys.add_flag("disturb", options.disturb, "Two tables more: one worker at half speed, one that stalls");
+  keys.add_flag("hiding", options.hiding, "One table more: hybrid with prefetch.depth 0, 1 and 2");
+  keys.add("text", options.text, "Dataset whose text is cut to documents of these lengths; otherwise synthetic text");
+  keys.add("keep", options.keep, "Empty or new folder that data and runs stay in; otherwise they are removed");
+  command.add_flag("--json", options.json, "Print a JSON object instead of the tables");
+}
+
+}  // namespace
+
+CommandBody add_bench_longtail(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "longtail", "Policies and modes on text with a long tail of lengths: whole trainings, compared in tables");
+  command->footer(
+      "Examples: mpirun -n 17 hat bench longtail inputs/bench_longtail.toml\n"
+      "          mpirun -n 17 hat bench longtail inputs/bench_longtail.toml --policies balanced/sync,on_demand/hybrid "
+      "--staleness 0,1,2,4 --sequences 1,2,4,8\n"
+      "Every deck key is an option too (--model.width=64), except those that the bench sets.");
+  command->allow_extras();
+  auto options = std::make_shared<LongtailOptions>();
+  auto bench_keys = std::make_shared<OptionSet>(*command, "bench");
+  add_options(*command, *bench_keys, *options);
+  return [command, bench_keys, options] { return bench_longtail(*bench_keys, *options, *command); };
+}
+
+}  // namespace hat

@@ -1,0 +1,88 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hat/config/deck.hpp"
+
+namespace hat {
+
+/// What `hat bench longtail` was asked for.
+struct LongtailOptions {
+  std::string deck;
+  /// dispatch/mode[/barriers][@workers]; "none": only what the other options ask for.
+  std::vector<std::string> policies{"static/sync", "balanced/sync", "on_demand/sync", "on_demand/hybrid",
+                                    "on_demand/async"};
+  std::vector<std::string> staleness{"1"};      ///< S of hybrid and async; unbounded
+  std::vector<std::string> sequences{"8"};      ///< a worker and step
+  std::vector<std::string> lengths{"article"};  ///< article, equal, or the longest of the long tail
+  int64_t steps = 40;
+  std::vector<double> barrier_depth;
+  std::vector<double> jitters;
+  bool disturb = false;
+  bool hiding = false;
+  std::string text;  ///< dataset to cut documents from; empty: synthetic text
+  std::string keep;
+  bool json = false;
+};
+
+using Settings = std::vector<std::pair<std::string, std::string>>;  ///< deck keys and values, as on a command line
+
+/// Text cut to documents of one distribution of lengths.
+struct LongtailData {
+  std::string lengths;  ///< as in the options
+  int64_t documents = 0;
+  std::filesystem::path file;
+};
+
+/// One training.
+struct LongtailRun {
+  std::string policy;     ///< as in the options
+  std::string variant;    ///< what is special beside the policy, or empty
+  std::string lengths;    ///< as in the options
+  int64_t sequences = 0;  ///< a worker and step, if all workers took part
+  int workers = 0;
+  std::filesystem::path folder;
+  Deck deck;
+  std::string deck_text;
+};
+
+/// Trainings that learn the same data in the same steps, compared with the first of them.
+struct LongtailGroup {
+  std::string title;
+  std::vector<LongtailRun> runs;
+};
+
+/// Makes decks out of the deck file, HAT_* variables, the deck keys on the command line and a run's own settings.
+class DeckMaker {
+ public:
+  /// `arguments`: what the command line has beside the bench's own options.
+  DeckMaker(std::optional<std::filesystem::path> file, std::vector<std::string> arguments);
+
+  /// Throws InputError as `hat train` would, and when the command line sets a key of `settings`.
+  std::pair<Deck, std::string> make(const Settings& settings) const;
+
+ private:
+  std::optional<std::filesystem::path> file_;
+  std::vector<std::string> arguments_;
+};
+
+/// The trainings asked for on `ranks` ranks, with run folders and data files in `folder`. Throws InputError on what
+/// cannot be had; reads and writes nothing but the deck.
+struct LongtailPlan {
+  std::vector<LongtailData> data;
+  std::vector<LongtailGroup> groups;
+};
+LongtailPlan plan_longtail(const LongtailOptions& options, const DeckMaker& decks, int ranks,
+                           const std::filesystem::path& folder);
+
+/// Real lengths of the training documents, in tokens: the distribution's, divided by the deck's length_scale. Throws
+/// InputError when the deck's model is too short for the longest.
+std::vector<int64_t> training_lengths(const LongtailData& data, const Deck& deck);
+/// Of the validation documents: 32 of the same distribution.
+std::vector<int64_t> validation_lengths(const LongtailData& data, const Deck& deck);
+
+}  // namespace hat
