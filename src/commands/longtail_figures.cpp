@@ -48,22 +48,13 @@ double fixed_shares_seconds(Dispatch dispatch, const StepCosts& costs, const std
 }
 
 void add_shares(const RunResult& result, LongtailFigures& figures) {
-  double wall = 0;
-  double compute = 0;
-  double communication = 0;
-  double other = 0;
-  const auto seconds = [](const WorkerSummary& worker, Activity activity) {
-    return worker.seconds[static_cast<size_t>(activity)];
-  };
+  AccountReading all;
   for (const WorkerSummary& worker : result.workers) {
-    wall += sum_of(worker.seconds);
-    compute += seconds(worker, Activity::compute);
-    communication += seconds(worker, Activity::wait_pull) + seconds(worker, Activity::push_blocked);
-    other += seconds(worker, Activity::other);
+    add(all, worker.account);
+    if (worker.node_joules >= 0) figures.counted_joules = figures.counted_joules.value_or(0.0) + worker.node_joules;
   }
-  figures.compute_share = compute / wall;
-  figures.communication_share = communication / wall;
-  figures.other_share = other / wall;
+  for (const double seconds : all.seconds) figures.activity_shares.push_back(seconds / wall_seconds(all));
+  figures.communication_share = communication_share(all);
 }
 
 void add_staleness(const RunResult& result, LongtailFigures& figures) {
