@@ -48,22 +48,11 @@ double fixed_shares_seconds(Dispatch dispatch, const StepCosts& costs, const std
 }
 
 void add_shares(const RunResult& result, LongtailFigures& figures) {
-  double wall = 0;
-  double compute = 0;
-  double communication = 0;
-  double other = 0;
-  const auto seconds = [](const WorkerSummary& worker, Activity activity) {
-    return worker.seconds[static_cast<size_t>(activity)];
-  };
-  for (const WorkerSummary& worker : result.workers) {
-    wall += sum_of(worker.seconds);
-    compute += seconds(worker, Activity::compute);
-    communication += seconds(worker, Activity::wait_pull) + seconds(worker, Activity::push_blocked);
-    other += seconds(worker, Activity::other);
-  }
-  figures.compute_share = compute / wall;
-  figures.communication_share = communication / wall;
-  figures.other_share = other / wall;
+  AccountReading all;
+  for (const WorkerSummary& worker : result.workers) add(all, worker.account);
+  figures.compute_share = utilization(all);
+  figures.communication_share = communication_share(all);
+  figures.other_share = all.seconds[static_cast<size_t>(Activity::other)] / wall_seconds(all);
 }
 
 void add_staleness(const RunResult& result, LongtailFigures& figures) {

@@ -20,10 +20,10 @@ RunResult four_steps() {
   result.tokens = 40;
   result.staleness_counts = {3, 0, 1};
   WorkerSummary worker;
-  worker.seconds.assign(kActivities, 0.0);
-  worker.seconds[static_cast<size_t>(Activity::compute)] = 6;
-  worker.seconds[static_cast<size_t>(Activity::wait_pull)] = 3;
-  worker.seconds[static_cast<size_t>(Activity::other)] = 1;
+  worker.account.seconds.assign(kActivities, 0.0);
+  worker.account.seconds[static_cast<size_t>(Activity::compute)] = 6;
+  worker.account.seconds[static_cast<size_t>(Activity::wait_pull)] = 3;
+  worker.account.seconds[static_cast<size_t>(Activity::other)] = 1;
   worker.pulled_bytes = 60;
   worker.pushed_bytes = 20;
   worker.emulated_s = 5;
