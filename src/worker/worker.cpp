@@ -40,6 +40,7 @@ struct Worker::Impl : PassObserver {
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
+    cache.set_trace(&trace);
     sender.set_trace(recorder);
     if (plan.deck.emulation.device.on()) {
       emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
