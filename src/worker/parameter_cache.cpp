@@ -83,7 +83,7 @@ bool ParameterCache::add_ahead(int64_t index, Need need) {
   const std::optional<size_t> copy = block.spare_copy();
   if (!copy) return false;
   SlotPull pull = start_pull(index, need, block.copies[*copy].values.data());
-  block.ahead.push_back({.need = need, .copy = *copy, .pull = std::move(pull)});
+  block.ahead.push_back({.need = need, .copy = *copy, .pull = std::move(pull), .begin_s = now_s()});
   return true;
 }
 
@@ -119,8 +119,9 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
   if (block.ahead.empty() && !add_ahead(index, need)) throw Error(fmt::format("{} has nowhere to go", what));
   Ahead& first = block.ahead.front();
   if (first.pull) {
-    waiting_.until(Activity::wait_barrier, what, [&] { return first.pull->step() || first.pull->is_transferring(); });
-    waiting_.until(Activity::wait_pull, what, [&] { return first.pull->step(); });
+    waiting_.until(Activity::wait_barrier, what,
+                   [&] { return advance_pull(index, first) || first.pull->is_transferring(); });
+    waiting_.until(Activity::wait_pull, what, [&] { return advance_pull(index, first); });
   }
   const int64_t version = first.pull ? first.pull->version() : need.version;
   const bool unchanged = need.rule == SlotPull::Rule::freshest && version == block.copies[block.current].version;
@@ -136,6 +137,14 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
   return block.copies[block.current].values.data();
 }
 
+/// True once the whole block has come.
+bool ParameterCache::advance_pull(int64_t index, Ahead& ahead) {
+  if (!ahead.pull->step()) return false;
+  if (!ahead.is_here && trace_ != nullptr) trace_->pulled(index, ahead.pull->version(), ahead.begin_s);
+  ahead.is_here = true;
+  return true;
+}
+
 /// True once the slot of the node has what is needed. Fetches it if no other worker does.
 bool ParameterCache::advance_on_node(int64_t index, Ahead& ahead) {
   const auto [version, rule, predicted] = ahead.need;
@@ -144,8 +153,9 @@ bool ParameterCache::advance_on_node(int64_t index, Ahead& ahead) {
     if (!node_->claim(index, predicted, version)) return false;
     ahead.pull.emplace(start_pull(index, ahead.need, node_->values(index, predicted, version)));
     ahead.fetches = true;
+    ahead.begin_s = now_s();
   }
-  const bool is_here = ahead.pull->step();
+  const bool is_here = advance_pull(index, ahead);
   if (!is_here && ahead.pull->is_transferring()) node_->arriving(index, predicted, version);
   if (!is_here) return false;
   ahead.pull.reset();
@@ -200,7 +210,7 @@ void ParameterCache::progress() {
       if (node_ != nullptr) {
         advance_on_node(index, ahead);
       } else if (ahead.pull) {
-        ahead.pull->step();
+        advance_pull(index, ahead);
       }
     }
   }

@@ -11,6 +11,7 @@
 #include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "worker/waiting.hpp"
+#include "worker/worker_trace.hpp"
 
 namespace hat {
 
@@ -42,6 +43,8 @@ class ParameterCache {
   ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window, const NodeSlots* node,
                  Waiting& waiting);
   ~ParameterCache();
+  /// Pulls are recorded there from now on; null: nowhere.
+  void set_trace(WorkerTrace* trace) { trace_ = trace; }
 
   /// Which versions will do.
   struct Need {
@@ -78,6 +81,8 @@ class ParameterCache {
     size_t copy = 0;               // not of node slots
     std::optional<SlotPull> pull;  // none: it is there, or (node slots) another worker fetches it
     bool fetches = false;          // node slots: this worker fetches it, or has
+    double begin_s = 0;            // of the pull, for the trace
+    bool is_here = false;
   };
   struct Block {
     std::optional<OwnSlots> own;            // read in place: no copies, no pulls
@@ -98,6 +103,7 @@ class ParameterCache {
   SlotPull start_pull(int64_t index, Need need, float* values);
   void drop_wrong_guesses(int64_t index, Need need);
   bool advance_on_node(int64_t index, Ahead& ahead);
+  bool advance_pull(int64_t index, Ahead& ahead);
   int64_t bytes(int64_t block) const;
 
   const RunPlan& plan_;
@@ -106,6 +112,7 @@ class ParameterCache {
   Waiting& waiting_;
   std::deque<Block> blocks_;
   PullCounters counters_;
+  WorkerTrace* trace_ = nullptr;
 };
 
 }  // namespace hat

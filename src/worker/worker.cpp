@@ -40,6 +40,7 @@ struct Worker::Impl : PassObserver {
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
+    cache.set_trace(&trace);
     sender.set_trace(recorder);
     if (plan.deck.emulation.device.on()) {
       emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
@@ -224,7 +225,7 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
 void Worker::Impl::prefetch(const Lease& lease) {
   const MpiScope mpi(account);
   for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
-    guard.asked(block);
+    guard.asked_ahead(block);
     cache.prefetch(block, need(block, lease));
   }
 }

@@ -50,6 +50,17 @@ class WorkerTrace {
     recorder_->add(event);
     backward_from_s_ = now;
   }
+  /// A block that was asked for at `begin_s` is here. (The unit is the one computed meanwhile.)
+  void pulled(int64_t block, int64_t version, double begin_s) {
+    if (recorder_ == nullptr) return;
+    recorder_->add({.kind = TraceKind::pull,
+                    .begin_s = begin_s,
+                    .end_s = now_s(),
+                    .step = step_,
+                    .unit = unit_,
+                    .version = version,
+                    .block = static_cast<int32_t>(block)});
+  }
   /// The forward pass of the block that began last ends.
   void pass_ends() {
     if (recorder_ == nullptr || open_.block < 0) return;

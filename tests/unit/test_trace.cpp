@@ -23,11 +23,11 @@ TEST(TraceRecorder, EqualAndVeryShortStretchesAreOne) {
   recorder.add_activity(stretch(Activity::compute, 1.0, 2.0));
   recorder.add_activity(stretch(Activity::compute, 2.0, 3.0));
   recorder.add(event(TraceKind::backward, 1, 2, 0, 0));  // lies between
-  recorder.add_activity(stretch(Activity::other, 3.0, 3.0 + 1e-6));
-  recorder.add_activity(stretch(Activity::wait_pull, 3.0 + 1e-6, 4.0));
+  recorder.add_activity(stretch(Activity::other, 3.0, 3.0 + 5e-7));
+  recorder.add_activity(stretch(Activity::wait_pull, 3.0 + 5e-7, 4.0));
   ASSERT_EQ(recorder.events().size(), 3U);
-  EXPECT_EQ(recorder.events()[0].end_s, 3.0 + 1e-6);
-  EXPECT_EQ(recorder.events()[2].begin_s, 3.0 + 1e-6) << "no gap";
+  EXPECT_EQ(recorder.events()[0].end_s, 3.0 + 5e-7);
+  EXPECT_EQ(recorder.events()[2].begin_s, 3.0 + 5e-7) << "no gap";
   recorder.add_activity(stretch(Activity::wait_pull, 4.0, 5.0, 1));
   EXPECT_EQ(recorder.events().size(), 4U) << "of another step";
 }

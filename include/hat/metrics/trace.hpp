@@ -43,7 +43,7 @@ class TraceRecorder {
  public:
   static constexpr int64_t kMostEvents = 400'000;  // 26 MB
   /// Stretches of a worker's time below this are put to the one before: a poll is no event.
-  static constexpr double kShortest_s = 5e-6;
+  static constexpr double kShortest_s = 1e-6;
 
   enum class Role : int32_t { server, worker };
   TraceRecorder(Role role, int number, int64_t end_step) : role_(role), number_(number), end_step_(end_step) {}
