@@ -22,6 +22,7 @@
 #include "hat/core/text.hpp"
 #include "hat/dataset/cut_dataset.hpp"
 #include "hat/gradient/shard_size.hpp"
+#include "hat/metrics/account.hpp"
 
 namespace hat {
 
@@ -179,14 +180,14 @@ void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
                "late mean", "most", "J", "J to loss", "other %", "lag ms"});
   for (const Done& done : runs) {
     const LongtailFigures& f = done.figures;
-    table.add({done.run->policy, staleness_name(done.run->deck), done.run->variant, percent(f.utilization),
-               percent(f.ideal), fmt::format("{:.2f}", f.seconds),
-               fmt::format("{:.2f}", runs.front().figures.seconds / f.seconds),
-               optional_number(f.seconds_to_loss, "{:.2f}"), percent(f.communication_share),
-               fmt::format("{:.0f}", f.bytes_per_token), fmt::format("{:.2f}", f.staleness_mean),
-               std::to_string(f.staleness_most), optional_number(f.joules, "{:.0f}"),
-               optional_number(joules_to_loss(f), "{:.0f}"), percent(f.other_share),
-               fmt::format("{:.1f}", 1e3 * f.lag_mean_s)});
+    table.add(
+        {done.run->policy, staleness_name(done.run->deck), done.run->variant, percent(f.utilization), percent(f.ideal),
+         fmt::format("{:.2f}", f.seconds), fmt::format("{:.2f}", runs.front().figures.seconds / f.seconds),
+         optional_number(f.seconds_to_loss, "{:.2f}"), percent(f.communication_share),
+         fmt::format("{:.0f}", f.bytes_per_token), fmt::format("{:.2f}", f.staleness_mean),
+         std::to_string(f.staleness_most), optional_number(f.joules, "{:.0f}"),
+         optional_number(joules_to_loss(f), "{:.0f}"), percent(f.activity_shares[static_cast<size_t>(Activity::other)]),
+         fmt::format("{:.1f}", 1e3 * f.lag_mean_s)});
   }
   table.print();
 }
@@ -209,6 +210,8 @@ void print_tables(const LongtailPlan& plan, const std::vector<std::vector<Done>>
 nlohmann::ordered_json run_json(const Done& done, const Done& first) {
   const LongtailFigures& f = done.figures;
   const LongtailRun& run = *done.run;
+  nlohmann::ordered_json shares;
+  for (size_t a = 0; a < f.activity_shares.size(); ++a) shares[kActivityNames[a]] = f.activity_shares[a];
   return {{"policy", run.policy},
           {"staleness", staleness_name(run.deck)},
           {"variant", run.variant},
@@ -226,14 +229,14 @@ nlohmann::ordered_json run_json(const Done& done, const Done& first) {
           {"seconds_to_loss", json_or_null(f.seconds_to_loss)},
           {"train_loss", f.loss},
           {"validation_loss", f.validation_loss},
-          {"compute_share", f.compute_share},
           {"communication_share", f.communication_share},
-          {"other_share", f.other_share},
+          {"activity_shares", shares},
           {"bytes_per_token", f.bytes_per_token},
           {"staleness_mean", f.staleness_mean},
           {"staleness_most", f.staleness_most},
           {"joules_modelled", json_or_null(f.joules)},
           {"joules_to_loss_modelled", json_or_null(joules_to_loss(f))},
+          {"joules_counted_of_this_machine", json_or_null(f.counted_joules)},
           {"lag_mean_s", f.lag_mean_s},
           {"lag_worst_s", f.lag_worst_s}};
 }

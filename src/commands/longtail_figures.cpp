@@ -49,10 +49,12 @@ double fixed_shares_seconds(Dispatch dispatch, const StepCosts& costs, const std
 
 void add_shares(const RunResult& result, LongtailFigures& figures) {
   AccountReading all;
-  for (const WorkerSummary& worker : result.workers) add(all, worker.account);
-  figures.compute_share = utilization(all);
+  for (const WorkerSummary& worker : result.workers) {
+    add(all, worker.account);
+    if (worker.node_joules >= 0) figures.counted_joules = figures.counted_joules.value_or(0.0) + worker.node_joules;
+  }
+  for (const double seconds : all.seconds) figures.activity_shares.push_back(seconds / wall_seconds(all));
   figures.communication_share = communication_share(all);
-  figures.other_share = all.seconds[static_cast<size_t>(Activity::other)] / wall_seconds(all);
 }
 
 void add_staleness(const RunResult& result, LongtailFigures& figures) {

@@ -42,7 +42,8 @@ struct Policy {
 };
 
 Policy parse_policy(const std::string& text) {
-  Policy policy{.text = text};
+  Policy policy;
+  policy.text = text;
   const size_t at = text.find('@');
   if (at != std::string::npos) policy.workers = static_cast<int>(number_of("policies", text.substr(at + 1), 1));
   const std::string names = text.substr(0, at);
@@ -138,7 +139,11 @@ class Planner {
 
   void add_run(LongtailGroup& group, const Policy& policy, const std::string& staleness, const std::string& variant,
                const std::string& lengths, int64_t sequences, const Settings& special) {
-    LongtailRun run{.policy = policy.text, .variant = variant, .lengths = lengths, .sequences = sequences};
+    LongtailRun run;
+    run.policy = policy.text;
+    run.variant = variant;
+    run.lengths = lengths;
+    run.sequences = sequences;
     const int all_workers = ranks_ - servers();
     run.workers = policy.workers > 0 ? policy.workers : all_workers;
     if (run.workers > all_workers || run.workers < 1) {

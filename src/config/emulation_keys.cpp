@@ -69,9 +69,10 @@ void add_network_keys(OptionSet& options, EmulatedNetworkConfig& network) {
   throw InputError(options.place(key), key, reason);
 }
 
-/// `key` says something that only counts when `is_met`.
-void require(const OptionSet& options, bool is_met, const std::string& key, const std::string& needed) {
-  if (!is_met && !options.is_default(key)) refuse(options, key, fmt::format("changes nothing without {}", needed));
+/// `key` differs from its default, but only counts together with what is `needed`.
+void require(const OptionSet& options, bool is_default, bool is_met, const std::string& key,
+             const std::string& needed) {
+  if (!is_default && !is_met) refuse(options, key, fmt::format("changes nothing without {}", needed));
 }
 
 void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) {
@@ -79,22 +80,27 @@ void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) 
   if (device.speed.size() > 1 && *std::min_element(device.speed.begin(), device.speed.end()) == 0) {
     refuse(options, prefix + "speed", "every worker's speed must be above 0, or there is one 0 for none emulated");
   }
-  for (const char* key : {"jitter", "slow_every_s", "stall_every_s"}) {
-    require(options, device.on(), prefix + key, prefix + "speed");
-  }
+  const std::string speed = prefix + "speed";
+  require(options, device.jitter == 0, device.on(), prefix + "jitter", speed);
+  require(options, device.slow_every_s == 0, device.on(), prefix + "slow_every_s", speed);
+  require(options, device.stall_every_s == 0, device.on(), prefix + "stall_every_s", speed);
   const bool slow = device.slow_every_s > 0;
   const bool stalls = device.stall_every_s > 0;
-  require(options, slow, prefix + "slow_for_s", prefix + "slow_every_s");
-  require(options, slow, prefix + "slow_factor", prefix + "slow_every_s");
-  require(options, stalls, prefix + "stall_for_s", prefix + "stall_every_s");
-  require(options, slow || stalls, prefix + "disturbed", prefix + "slow_every_s or " + prefix + "stall_every_s");
+  const std::string slow_every = prefix + "slow_every_s";
+  const std::string stall_every = prefix + "stall_every_s";
+  require(options, device.slow_for_s == 0, slow, prefix + "slow_for_s", slow_every);
+  require(options, device.slow_factor == 1, slow, prefix + "slow_factor", slow_every);
+  require(options, device.stall_for_s == 0, stalls, prefix + "stall_for_s", stall_every);
+  require(options, device.disturbed == EmulatedDeviceConfig{}.disturbed, slow || stalls, prefix + "disturbed",
+          slow_every + " or " + stall_every);
   if (slow && (device.slow_for_s == 0 || device.slow_for_s > device.slow_every_s)) {
     refuse(options, prefix + "slow_for_s",
            fmt::format("must be above 0 and at most the {} s of {}slow_every_s", device.slow_every_s, prefix));
   }
   if (slow && device.slow_factor == 1) refuse(options, prefix + "slow_factor", "must be above 1 where phases are slow");
-  if (stalls && device.stall_for_s == 0)
+  if (stalls && device.stall_for_s == 0) {
     refuse(options, prefix + "stall_for_s", "must be above 0 where there are stalls");
+  }
   if (device.disturbed.size() > 1 && std::count(device.disturbed.begin(), device.disturbed.end(), "all") > 0) {
     refuse(options, prefix + "disturbed", "'all' stands alone, not in a list");
   }
@@ -119,12 +125,17 @@ void add_emulation_keys(OptionSet& options, EmulationConfig& emulation) {
 
 void check_emulation(const OptionSet& options, const EmulationConfig& emulation) {
   check_device(options, emulation.device);
-  for (const char* key : {"server_bandwidth", "latency_s", "jitter", "ranks_per_node"}) {
-    require(options, emulation.network.on(), std::string("comm.emulate.") + key, "comm.emulate.bandwidth");
-  }
-  require(options, emulation.device.on() || emulation.network.on(), "cost_of",
+  const EmulatedNetworkConfig& network = emulation.network;
+  const bool links = network.on();
+  const std::string bandwidth = "comm.emulate.bandwidth";
+  require(options, network.server_bandwidth == 0, links, "comm.emulate.server_bandwidth", bandwidth);
+  require(options, network.latency_s == 0, links, "comm.emulate.latency_s", bandwidth);
+  require(options, network.jitter == 0, links, "comm.emulate.jitter", bandwidth);
+  require(options, network.ranks_per_node == 1, links, "comm.emulate.ranks_per_node", bandwidth);
+  const bool device = emulation.device.on();
+  require(options, emulation.cost_of == CostModel::own, device || links, "cost_of",
           "worker.emulate.speed or comm.emulate.bandwidth");
-  require(options, emulation.device.on(), "length_scale", "worker.emulate.speed");
+  require(options, emulation.length_scale == 1, device, "length_scale", "worker.emulate.speed");
 }
 
 }  // namespace hat

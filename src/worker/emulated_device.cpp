@@ -83,6 +83,7 @@ EmulatedDevice::EmulatedDevice(const EmulatedDeviceConfig& config, ChargedCost c
 
 void EmulatedDevice::begin_unit(int64_t unit, std::span<const int32_t> offsets) {
   next_block_ = 0;
+  ++units_;
   tokens_ = 0;
   squares_ = 0;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
@@ -117,6 +118,7 @@ void EmulatedDevice::work(double flop) {
   clock_s_ = start_s_ + disturbances_.finish(begin_s - start_s_, undisturbed_s);
   seconds_ += clock_s_ - begin_s;
   sleep_until(clock_s_);
+  if (units_ == 1) return;  // in which libraries make their kernels
   const double lag_s = now_s() - clock_s_;
   lag_sum_s_ += lag_s;
   worst_lag_s_ = std::max(worst_lag_s_, lag_s);

@@ -63,6 +63,7 @@ class EmulatedDevice {
     double worst_s = 0;  ///< by which a part ended later than on the device
     double mean_s = 0;   ///< over all parts
   };
+  /// Of all units but the first, before which nothing is in caches and no kernel is made.
   Lag lag() const;
   /// Seconds that the device has worked, stalls included.
   double seconds() const { return seconds_; }
@@ -85,6 +86,7 @@ class EmulatedDevice {
   double tokens_ = 0;        // of the unit
   double squares_ = 0;       // sum over its documents
   double slowness_ = 1;      // its jitter
+  int64_t units_ = 0;
   double seconds_ = 0;
   double lag_sum_s_ = 0;
   double worst_lag_s_ = 0;

@@ -11,15 +11,20 @@ namespace hat {
 StalenessGuard::StalenessGuard(const RunPlan& plan, const Window& window, Waiting& waiting)
     : plan_(plan), window_(window), waiting_(waiting), blocks_(plan.layout.blocks.size()) {}
 
+void StalenessGuard::asked_ahead(int64_t block) {
+  if (plan_.unbounded()) blocks_[static_cast<size_t>(block)].asked_s.push_back(now_s());
+}
+
 void StalenessGuard::asked(int64_t block) {
-  double& asked_s = blocks_[static_cast<size_t>(block)].asked_s;
-  if (asked_s < 0) asked_s = now_s();
+  if (blocks_[static_cast<size_t>(block)].asked_s.empty()) asked_ahead(block);
 }
 
 void StalenessGuard::took(int64_t block, int64_t version) {
+  if (!plan_.unbounded()) return;
   Block& state = blocks_[static_cast<size_t>(block)];
   state.used_version = version;
-  state.used_asked_s = std::exchange(state.asked_s, -1);
+  state.used_asked_s = state.asked_s.front();
+  state.asked_s.pop_front();
 }
 
 double StalenessGuard::age_s(int64_t block) const { return now_s() - blocks_[static_cast<size_t>(block)].used_asked_s; }
@@ -53,9 +58,9 @@ bool StalenessGuard::must_recompute() {
     return is_over(limit, {.versions = block.latest - block.used_version, .seconds = now - block.used_asked_s});
   });
   if (!over) return false;
-  for (Block& block : blocks_) {  // whatever pull is under way: what it brings is at least as new as `oldest`
+  for (Block& block : blocks_) {  // what was asked for ahead is not taken: it may be older than `oldest`
     block.oldest = block.latest;
-    block.asked_s = now;
+    block.asked_s.assign(1, now);
   }
   ++recomputed_;
   return true;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -18,9 +19,11 @@ class StalenessGuard {
 
   StalenessGuard(const RunPlan& plan, const Window& window, Waiting& waiting);
 
-  /// A pull of the block was asked for: the time counts from the first call since `took`.
+  /// The block was asked for ahead, for a unit to come. Units come in the order in which they were asked for.
+  void asked_ahead(int64_t block);
+  /// The unit under way waits for the block: asked for now, if it was not ahead.
   void asked(int64_t block);
-  /// The unit computes with this version of the block, from the pull that was asked for.
+  /// The unit computes with this version of the block.
   void took(int64_t block, int64_t version);
 
   double age_s(int64_t block) const;
@@ -35,7 +38,7 @@ class StalenessGuard {
 
  private:
   struct Block {
-    double asked_s = -1;  // -1: not yet
+    std::deque<double> asked_s;  // for the units to come
     double used_asked_s = 0;
     int64_t used_version = 0;
     int64_t oldest = 0;

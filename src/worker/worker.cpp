@@ -225,7 +225,7 @@ ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const
 void Worker::Impl::prefetch(const Lease& lease) {
   const MpiScope mpi(account);
   for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) {
-    guard.asked(block);
+    guard.asked_ahead(block);
     cache.prefetch(block, need(block, lease));
   }
 }

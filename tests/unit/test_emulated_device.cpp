@@ -100,7 +100,9 @@ TEST(EmulatedDevice, LatenessDoesNotAddUp) {
 
 TEST(EmulatedDevice, ArithmeticThatIsTooSlowShowsAsLag) {
   Worker worker(device_of(0.006));
-  worker.run_unit(kUnit, 0, /*arithmetic_s=*/0.02);  // five parts of which the device needs 4 ms together
+  worker.run_unit(kUnit);
+  EXPECT_EQ(worker.device.lag().worst_s, 0);         // the first unit does not count
+  worker.run_unit(kUnit, 1, /*arithmetic_s=*/0.02);  // five parts of which the device needs 4 ms together
   EXPECT_GT(worker.device.lag().worst_s, 0.08);
   EXPECT_GT(worker.device.lag().mean_s, 0.01);
 }
@@ -111,7 +113,7 @@ TEST(EmulatedDevice, BeginsAfterAWait) {
   const double there_s = now_s() + 0.15;
   worker.waiting.until(Activity::wait_pull, "parameters", [&] { return now_s() >= there_s; });
   EXPECT_NEAR(worker.run_unit(kUnit), 0.1, 0.1 * kTolerance);
-  EXPECT_LT(worker.device.lag().worst_s, 0.02);
+  EXPECT_NEAR(worker.device.seconds(), 0.1, 1e-9);
 }
 
 TEST(EmulatedDevice, JitterHasTheMeanAndDeviationThatTheDeckNames) {

@@ -62,9 +62,10 @@ TEST(LongtailFigures, OfARunByHand) {
   EXPECT_DOUBLE_EQ(figures.ideal.value(), 70.0 / 120.0);  // steps of 3, 1, 1, 1 s
   EXPECT_EQ(figures.charged_tokens, 160);
   EXPECT_DOUBLE_EQ(figures.loss, 1.5);
-  EXPECT_DOUBLE_EQ(figures.compute_share, 0.6);
+  EXPECT_DOUBLE_EQ(figures.activity_shares[static_cast<size_t>(Activity::compute)], 0.6);
+  EXPECT_DOUBLE_EQ(figures.activity_shares[static_cast<size_t>(Activity::other)], 0.1);
   EXPECT_DOUBLE_EQ(figures.communication_share, 0.3);
-  EXPECT_DOUBLE_EQ(figures.other_share, 0.1);
+  EXPECT_FALSE(figures.counted_joules.has_value());  // the summaries have no counters
   EXPECT_DOUBLE_EQ(figures.bytes_per_token, 4);
   EXPECT_DOUBLE_EQ(figures.staleness_mean, 0.5);
   EXPECT_EQ(figures.staleness_most, 2);

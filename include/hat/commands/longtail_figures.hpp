@@ -20,14 +20,14 @@ struct LongtailFigures {
   double loss = 0;                    ///< training loss at the end, smoothed: nats per token
   double validation_loss = 0;         ///< at the end, nats per token
   std::optional<double> seconds_to_loss;
-  double compute_share = 0;  ///< of the workers' wall clock, validation included
-  double communication_share = 0;
-  double other_share = 0;
-  double bytes_per_token = 0;  ///< real bytes pulled and pushed per real token
-  double staleness_mean = 0;   ///< of pushes, in versions
+  std::vector<double> activity_shares;  ///< by Activity, of the workers' wall clock, validation included
+  double communication_share = 0;       ///< of the same, metrics/account.hpp
+  double bytes_per_token = 0;           ///< real bytes pulled and pushed per real token
+  double staleness_mean = 0;            ///< of pushes, in versions
   int64_t staleness_most = 0;
-  std::optional<double> joules;  ///< modelled from busy_watts and idle_watts
-  double lag_mean_s = 0;         ///< by which the emulation was behind its devices
+  std::optional<double> joules;          ///< modelled from busy_watts and idle_watts
+  std::optional<double> counted_joules;  ///< of the real nodes' counters over the whole run; none: not readable
+  double lag_mean_s = 0;                 ///< by which the emulation was behind its devices
   double lag_worst_s = 0;
 };
 
