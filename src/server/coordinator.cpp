@@ -263,7 +263,10 @@ bool Coordinator::progress() {
 
 void Coordinator::receive(const WorkerSummary& summary) {
   busy_workers_.erase(summary.worker);
-  log_.worker(summary);
+  WorkerSummary whole = summary;
+  const double error = ledger_.cost_model().relative_error(summary.worker);
+  if (!std::isnan(error)) whole.unit_time_error = error;
+  log_.worker(whole);
   ended_workers_.insert(summary.worker);
   end_if_done();
 }

@@ -136,6 +136,11 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"pulls", summary.pulls},
                        {"pulls_rejected", summary.pulls_rejected},
                        {"pulled_bytes", summary.pulled_bytes},
+                       {"pulls_skipped", summary.pulls_skipped},
+                       {"skipped_bytes", summary.skipped_bytes},
+                       {"prefetches", summary.prefetches},
+                       {"wrong_prefetches", summary.wrong_prefetches},
+                       {"unit_time_error", summary.unit_time_error < 0 ? json(nullptr) : json(summary.unit_time_error)},
                        {"pushed_bytes", summary.pushed_bytes},
                        {"resident_before", summary.resident_before},
                        {"peak_resident", summary.peak_resident},
@@ -240,6 +245,31 @@ void RunLog::say_emulation() const {
       busy_s, 1e3 * mean_lag_s, 1e3 * worst->worst_lag_s, worst->worker));
 }
 
+void RunLog::say_hidden() const {
+  WorkerSummary sum;
+  double error = 0;
+  int64_t predicted = 0;
+  for (const WorkerSummary& worker : workers_) {
+    sum.pulls += worker.pulls;
+    sum.pulls_skipped += worker.pulls_skipped;
+    sum.skipped_bytes += worker.skipped_bytes;
+    sum.prefetches += worker.prefetches;
+    sum.wrong_prefetches += worker.wrong_prefetches;
+    if (worker.unit_time_error < 0) continue;
+    error += worker.unit_time_error;
+    ++predicted;
+  }
+  const double wrong = mean(100.0 * static_cast<double>(sum.wrong_prefetches), sum.prefetches);
+  say(fmt::format(
+      "blocks pulled: {}; spared because unchanged or on the node already: {} ({}); prefetches: {}, {:.1f} % wrong",
+      with_commas(sum.pulls), with_commas(sum.pulls_skipped), human_bytes(sum.skipped_bytes),
+      with_commas(sum.prefetches), wrong));
+  if (predicted > 0) {
+    say(fmt::format("seconds of the newest units were predicted within {:.1f} % (mean)",
+                    100.0 * mean(error, predicted)));
+  }
+}
+
 void RunLog::finish() {
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
@@ -252,6 +282,7 @@ void RunLog::finish() {
   say(fmt::format("trained {} tokens in {:.1f} s: {:.0f} tokens/s (validation included)", with_commas(trained_tokens_),
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
   say_workers();
+  say_hidden();
   say_memory();
   say_energy();
   say_emulation();

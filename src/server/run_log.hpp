@@ -49,6 +49,7 @@ class RunLog {
 
  private:
   void say_workers() const;
+  void say_hidden() const;
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;

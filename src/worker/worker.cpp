@@ -380,6 +380,10 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.pulls = cache.counters().accepted;
   summary.pulls_rejected = cache.counters().rejected;
   summary.pulled_bytes = cache.counters().bytes;
+  summary.pulls_skipped = cache.counters().skipped;
+  summary.skipped_bytes = cache.counters().skipped_bytes;
+  summary.prefetches = cache.counters().guesses;
+  summary.wrong_prefetches = cache.counters().wrong_guesses;
   summary.pushed_bytes = sender.pushed_bytes();
   summary.resident_before = resident_before;
   summary.peak_resident = peak_resident_bytes();

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <random>
 
-#include "hat/ledger/unit_cost_model.hpp"
 #include "hat/ledger/partition.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 
 namespace hat {
 namespace {
