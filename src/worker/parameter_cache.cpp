@@ -46,7 +46,9 @@ bool ParameterCache::Block::satisfies(Need need) const {
 
 std::optional<size_t> ParameterCache::Block::spare_copy() const {
   for (size_t copy = 0; copy < copies.size(); ++copy) {
-    const bool taken = copy == current || std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
+    // The only copy (prefetch.depth = 0) is pulled into between passes, when nobody reads it.
+    const bool taken = (copy == current && copies.size() > 1) ||
+                       std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
     if (!taken) return copy;
   }
   return std::nullopt;
@@ -83,6 +85,7 @@ bool ParameterCache::add_ahead(int64_t index, Need need) {
   const std::optional<size_t> copy = block.spare_copy();
   if (!copy) return false;
   SlotPull pull = start_pull(index, need, block.copies[*copy].values.data());
+  block.copies[*copy].version = -1;
   block.ahead.push_back({.need = need, .copy = *copy, .pull = std::move(pull), .begin_s = now_s()});
   return true;
 }
