@@ -38,6 +38,10 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options.add("barriers", deck.barriers,
               "Blocks all workers reduce together: none, all, attention, upper, sensitivity, or names and patterns of "
               "blocks (layers.*.mlp). Preset: hybrid upper, else none");
+  options.add_named<BarrierPath>(
+      "barriers.via", deck.barrier_path, {{"ring", BarrierPath::ring}, {"server", BarrierPath::server}},
+      "How gradients of barrier blocks are summed: ring all-reduce of the workers, or pushed by each worker like the "
+      "others; then those of workers that are done are at the servers before the last one comes");
   options.add_named<Dispatch>("dispatch", deck.dispatch,
                               {{"on_demand", Dispatch::on_demand},
                                {"static", Dispatch::static_},

@@ -26,9 +26,9 @@ bool BarrierSchedule::is_barrier(int64_t block, int64_t step) const {
   return later != changes.begin() && std::prev(later)->second;
 }
 
-bool BarrierSchedule::has_barriers(int64_t step) const {
+bool BarrierSchedule::has_rings(int64_t step) const {
   for (int64_t block = 0; block < static_cast<int64_t>(changes_.size()); ++block) {
-    if (is_barrier(block, step)) return true;
+    if (uses_ring(block, step)) return true;
   }
   return false;
 }

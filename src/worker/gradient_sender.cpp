@@ -56,7 +56,7 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
   Buffer& buffer = at(block);
   buffer.sent = true;
   if (plan_.records_sketches()) send_sketch(block, step, order);
-  if (barriers_.is_barrier(block, step)) {
+  if (barriers_.uses_ring(block, step)) {
     start_ring(block, step, generation);
     return;
   }
@@ -76,7 +76,7 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
 // Before the block enters its ring, where it becomes the sum of all workers'.
 void GradientSender::send_sketch(int64_t block, int64_t step, int64_t order) {
   const Buffer& buffer = at(block);
-  const bool single = plan_.pushes_single_units() && !barriers_.is_barrier(block, step);
+  const bool single = plan_.pushes_single_units() && !barriers_.uses_ring(block, step);
   GradientSketch sketch{.worker = worker_,
                         .step = step,
                         .block = block,
@@ -104,7 +104,7 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
 
 void GradientSender::enter_rings_with_zeros(int64_t step) {
   for (auto block = static_cast<int64_t>(plan_.layout.blocks.size()) - 1; block >= 0; --block) {
-    if (!barriers_.is_barrier(block, step)) continue;
+    if (!barriers_.uses_ring(block, step)) continue;
     begin(block);
     at(block).sent = true;
     start_ring(block, step, 1);

@@ -269,7 +269,7 @@ bool Worker::Impl::ends_step(const Lease& lease) const {
 
 /// Every unit's gradient of this block is pushed by itself.
 bool Worker::Impl::is_single(int64_t block) const {
-  return plan.pushes_single_units() && !barriers.is_barrier(block, current.step);
+  return plan.pushes_single_units() && !barriers.uses_ring(block, current.step);
 }
 
 void Worker::Impl::send_block(int64_t block) {
@@ -344,7 +344,7 @@ void Worker::Impl::send_all_clipped() {
 
 void Worker::Impl::close_steps_before(int64_t step) {
   for (; closed_step < step; ++closed_step) {
-    if (barriers.has_barriers(closed_step)) sender.enter_rings_with_zeros(closed_step);
+    if (barriers.has_rings(closed_step)) sender.enter_rings_with_zeros(closed_step);
   }
 }
 

@@ -16,6 +16,7 @@ enum class Placement { spread, packed, dedicated };
 enum class StalenessRule { exact, freshest };
 enum class Dispatch { on_demand, static_, sorted, balanced };  ///< ledger/ledger.hpp tells what each does
 enum class PullFormat { fp32, bf16 };
+enum class BarrierPath { ring, server };  ///< of barrier blocks' gradients
 enum class ModelFamily { llama, gpt2 };
 enum class OptimizerKind { adamw, sgd, muon };
 enum class ScheduleKind { cosine, linear, constant };
@@ -166,8 +167,9 @@ struct Deck {
   StalenessRule staleness_rule = StalenessRule::exact;  ///< key staleness.rule; preset: async freshest, else exact
   std::vector<std::string> barriers;  ///< none | all | attention | upper | sensitivity | names or patterns; preset:
                                       ///< hybrid upper, else none
-  PullFormat pull_format = PullFormat::fp32;  ///< key pull.format: what parameters travel as; servers hold fp32
-  bool pull_share = true;                     ///< key pull.share: workers of a node keep their parameters together
+  BarrierPath barrier_path = BarrierPath::ring;  ///< key barriers.via
+  PullFormat pull_format = PullFormat::fp32;     ///< key pull.format: what parameters travel as; servers hold fp32
+  bool pull_share = true;                        ///< key pull.share: workers of a node keep their parameters together
   int64_t prefetch_depth = 1;  ///< key prefetch.depth: units leased and pulled for beyond the one being computed
   Dispatch dispatch = Dispatch::on_demand;
   int64_t batch_tokens = 4096;     ///< target tokens of a step; 0: as many as batch_sequences have

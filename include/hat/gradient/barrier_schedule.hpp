@@ -24,8 +24,13 @@ class BarrierSchedule {
   bool knows(int64_t step) const { return !plan_.barriers_change() || step < known_before_; }
   /// Throws Error when the set of the step is not known: to guess would make ranks wait for each other for ever.
   bool is_barrier(int64_t block, int64_t step) const;
-  /// Some block is one in this step.
-  bool has_barriers(int64_t step) const;
+  /// It is one, and its gradient is summed in a ring of the workers (barriers.via); otherwise each worker pushes its
+  /// own.
+  bool uses_ring(int64_t block, int64_t step) const {
+    return plan_.deck.barrier_path == BarrierPath::ring && is_barrier(block, step);
+  }
+  /// Some block uses a ring in this step.
+  bool has_rings(int64_t step) const;
   /// The oldest version of `block` on which step `step` may be computed; below `step`: the block is late.
   int64_t oldest_version(int64_t block, int64_t step) const;
   /// Step `step` is computed on `block` as servers predict it, for the step at which its gradient will be applied.
