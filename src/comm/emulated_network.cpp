@@ -84,23 +84,38 @@ struct EmulatedNetwork::Impl {
   std::optional<EmulatedLinks> links;
 };
 
-EmulatedNetwork::EmulatedNetwork(const EmulatedNetworkConfig& config, const std::vector<int>& rank_of_server,
+namespace {
+MPI_Comm first_ranks(int ranks) {
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group first = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  int range[1][3] = {{0, ranks - 1, 1}};
+  check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  check_mpi(MPI_Group_range_incl(world, 1, range, &first), "MPI_Group_range_incl");
+  check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, first, 0, &comm), "MPI_Comm_create_group");
+  MPI_Group_free(&first);
+  MPI_Group_free(&world);
+  return comm;
+}
+}  // namespace
+
+EmulatedNetwork::EmulatedNetwork(const EmulatedNetworkConfig& config, int ranks, const std::vector<int>& rank_of_server,
                                  double bytes_per_byte, uint64_t seed)
     : impl_(std::make_unique<Impl>()) {
   int size = 0;
-  int world_size = 0;
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &impl_->rank), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &world_size), "MPI_Comm_size");
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, impl_->rank, MPI_INFO_NULL, &impl_->node),
+  MPI_Comm all = first_ranks(ranks);
+  check_mpi(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, impl_->rank, MPI_INFO_NULL, &impl_->node),
             "MPI_Comm_split_type");
+  MPI_Comm_free(&all);
   check_mpi(MPI_Comm_set_errhandler(impl_->node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_size(impl_->node, &size), "MPI_Comm_size");
-  if (size != world_size) {
+  if (size != ranks) {
     throw Error(fmt::format("an emulated network needs memory shared by all {} ranks; this one shares it with {}",
-                            world_size, size));
+                            ranks, size));
   }
   // All links lie in the part of rank 0, which makes them.
-  const auto bytes = static_cast<MPI_Aint>(sizeof(EmulatedLinks::Link)) * world_size;
+  const auto bytes = static_cast<MPI_Aint>(sizeof(EmulatedLinks::Link)) * ranks;
   void* base = nullptr;
   check_mpi(MPI_Win_allocate_shared(impl_->rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, impl_->node, &base, &impl_->window),
             "MPI_Win_allocate_shared");
@@ -108,9 +123,9 @@ EmulatedNetwork::EmulatedNetwork(const EmulatedNetworkConfig& config, const std:
   int unit = 0;
   check_mpi(MPI_Win_shared_query(impl_->window, 0, &allocated, &unit, &base), "MPI_Win_shared_query");
   auto* first = static_cast<EmulatedLinks::Link*>(base);
-  if (impl_->rank == 0) std::uninitialized_default_construct_n(first, world_size);
+  if (impl_->rank == 0) std::uninitialized_default_construct_n(first, ranks);
   check_mpi(MPI_Barrier(impl_->node), "MPI_Barrier");
-  impl_->links.emplace(std::span(first, static_cast<size_t>(world_size)), config, rank_of_server, bytes_per_byte, seed,
+  impl_->links.emplace(std::span(first, static_cast<size_t>(ranks)), config, rank_of_server, bytes_per_byte, seed,
                        static_cast<uint64_t>(impl_->rank));
 }
 

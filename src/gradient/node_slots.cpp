@@ -9,7 +9,6 @@ namespace hat {
 namespace {
 
 constexpr int64_t kHeaderBytes = 64;
-constexpr int64_t kClaimedByNobody = -1;
 
 int64_t slot_bytes(const BlockSpec& block) {
   return kHeaderBytes + (block.size * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
@@ -39,7 +38,7 @@ NodeSlots::NodeSlots(const RunPlan& plan, const Communicator& node) : plan_(plan
       for (const bool predicted : {false, true}) {
         if (predicted && !plan.deck.delay.predict) continue;
         for (int64_t slot = 0; slot < plan.slot_count; ++slot) {
-          words(static_cast<int64_t>(block), predicted, slot) = {.claimed = kClaimedByNobody, .version = kNone};
+          words(static_cast<int64_t>(block), predicted, slot) = {.claimed = kNone, .arriving = kNone, .version = kNone};
         }
       }
     }
@@ -64,7 +63,7 @@ bool NodeSlots::holds(int64_t block, bool predicted, int64_t version) const {
 
 bool NodeSlots::is_arriving(int64_t block, bool predicted, int64_t version) const {
   Words& slot = words(block, predicted, version);
-  return word(slot.claimed).load() == version && word(slot.version).load() == kNone;
+  return word(slot.arriving).load() == version && word(slot.version).load() != version;
 }
 
 bool NodeSlots::claim(int64_t block, bool predicted, int64_t version) const {
@@ -79,7 +78,9 @@ bool NodeSlots::claim(int64_t block, bool predicted, int64_t version) const {
 }
 
 void NodeSlots::arriving(int64_t block, bool predicted, int64_t version) const {
-  word(words(block, predicted, version).version).store(kNone);
+  Words& slot = words(block, predicted, version);
+  word(slot.version).store(kNone);
+  word(slot.arriving).store(version);
 }
 
 void NodeSlots::publish(int64_t block, bool predicted, int64_t version) const {
@@ -87,7 +88,7 @@ void NodeSlots::publish(int64_t block, bool predicted, int64_t version) const {
 }
 
 void NodeSlots::release(int64_t block, bool predicted, int64_t version) const {
-  word(words(block, predicted, version).claimed).store(kClaimedByNobody);
+  word(words(block, predicted, version).claimed).store(kNone);
 }
 
 }  // namespace hat

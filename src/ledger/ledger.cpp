@@ -168,8 +168,7 @@ Lease Ledger::lease_training(int64_t worker, double now_s) {
     state.first_step = step;
     if (state.assigned.empty()) state.since_s = now_s;
     Lease lease = lease_unit(step, *unit);
-    state.assigned.push_back(
-        {.step = step, .unit = *unit, .seconds = costs_.seconds(worker, size_of(lease.sequences))});
+    state.assigned.push_back({.step = step, .unit = *unit, .size = size_of(lease.sequences)});
     return lease;
   }
   state.first_step = std::max(state.first_step, limit);
@@ -233,7 +232,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
     for (size_t w = 0; w < workers_.size(); ++w) {
       const std::deque<Assigned>& assigned = workers_[w].assigned;
       for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
-        double end = std::max(ends[w], may_begin) + assigned[done[w]].seconds;
+        double end = std::max(ends[w], may_begin) + costs_.seconds(static_cast<int64_t>(w), assigned[done[w]].size);
         // One that is late already will be late by as much again.
         if (done[w] == 0 && end < now_s) end = now_s + (now_s - end);
         ends[w] = end;

@@ -93,6 +93,7 @@ void UnitCostModel::solve(Fit& fit) const {
 void UnitCostModel::observe(int64_t worker, const UnitSize& unit, double seconds) {
   if (!(seconds > 0)) return;
   Fit& fit = fits_[static_cast<size_t>(worker)];
+  if (!std::exchange(fit.warm, true)) return;
   const double error = std::abs(this->seconds(worker, unit) - seconds) / seconds;
   const bool predicted = fit.observed > 0;
   for (Terms& row : fit.products) {

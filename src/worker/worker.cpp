@@ -65,6 +65,7 @@ struct Worker::Impl : PassObserver {
   void after_backward(int64_t block) override;
 
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
+  double computed_seconds();
   void ask_ahead();
   void take_answers();
   void prefetch(const Lease& lease);
@@ -169,6 +170,11 @@ void Worker::Impl::take_answers() {
   }
 }
 
+/// Of all units so far; of an emulated device what it needed, even if this machine was late.
+double Worker::Impl::computed_seconds() {
+  return emulated ? emulated->seconds() : account.seconds()[static_cast<size_t>(Activity::compute)];
+}
+
 // One unit: lease -> pull -> forward -> backward -> push.
 void Worker::Impl::train(LeasedWork& work) {
   close_steps_before(work.lease.step);
@@ -177,7 +183,7 @@ void Worker::Impl::train(LeasedWork& work) {
   if (energy != nullptr) energy->update();
   const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
-  const double computed_before = account.seconds()[static_cast<size_t>(Activity::compute)];
+  const double computed_before = computed_seconds();
   LossSum loss;
   {
     const ActivityScope scope(account, Activity::compute);
@@ -199,7 +205,7 @@ void Worker::Impl::train(LeasedWork& work) {
                           .step = current.step,
                           .nats = loss.nats,
                           .tokens = loss.tokens,
-                          .seconds = account.seconds()[static_cast<size_t>(Activity::compute)] - computed_before,
+                          .seconds = computed_seconds() - computed_before,
                           .recomputed = guard.finish_unit(),
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);

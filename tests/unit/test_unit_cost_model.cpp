@@ -25,6 +25,15 @@ TEST(UnitCostModel, KnowsOnlyFlopAtFirst) {
 }
 
 // The device's own ratio of attention to the rest differs from the FLOP count's, and every unit has a fixed part.
+TEST(UnitCostModel, LeavesTheFirstUnitOut) {
+  UnitCostModel model(2, 0.001);
+  const UnitSize unit = size_of(unit_of_lengths({600}));
+  model.observe(0, unit, 50.0);
+  EXPECT_FALSE(model.knows_seconds());
+  model.observe(0, unit, 1.0);
+  EXPECT_NEAR(model.seconds(0, unit), 1.0, 1e-6);
+}
+
 TEST(UnitCostModel, LearnsWhatUnitsTake) {
   UnitCostModel model(1, 0.001);
   std::mt19937 random(3);

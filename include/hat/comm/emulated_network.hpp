@@ -65,9 +65,10 @@ class EmulatedNetwork {
  public:
   using Transfer = EmulatedLinks::Transfer;
 
-  /// Collective over MPI_COMM_WORLD; `rank_of_server` counts its ranks. Throws Error unless all ranks share memory.
-  EmulatedNetwork(const EmulatedNetworkConfig& config, const std::vector<int>& rank_of_server, double bytes_per_byte,
-                  uint64_t seed);
+  /// Collective over the first `ranks` ranks of MPI_COMM_WORLD, which are those that train; `rank_of_server` counts
+  /// them. Throws Error unless they share memory.
+  EmulatedNetwork(const EmulatedNetworkConfig& config, int ranks, const std::vector<int>& rank_of_server,
+                  double bytes_per_byte, uint64_t seed);
   ~EmulatedNetwork();
   EmulatedNetwork(const EmulatedNetwork&) = delete;
   EmulatedNetwork& operator=(const EmulatedNetwork&) = delete;

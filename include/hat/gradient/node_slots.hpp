@@ -11,9 +11,10 @@ namespace hat {
 /// with where it lies (rule exact, staleness bounded). Slots as the servers have them, version v in slot v mod (S + 2),
 /// of whole blocks in fp32; with staleness.predict twice, for values as predicted, too.
 ///
-/// A slot has two words, which all workers of the node see:
+/// A slot has three words, which all workers of the node see:
 ///   claimed   version that a worker fetches, or fetched last: one worker takes it by compare-and-exchange
-///   version   what the slot holds, whole; kNone while the claimed version's values are on their way
+///   arriving  version whose values are on their way, or came last
+///   version   what the slot holds, whole; kNone while something is on its way
 /// A worker may claim a version before it is published; the old values stay until it is, and then nobody uses them any
 /// more (worker/parameter_cache.hpp).
 class NodeSlots {
@@ -41,6 +42,7 @@ class NodeSlots {
  private:
   struct Words {
     int64_t claimed;
+    int64_t arriving;
     int64_t version;
   };
   Words& words(int64_t block, bool predicted, int64_t version) const;

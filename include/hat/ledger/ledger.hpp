@@ -111,7 +111,7 @@ class Ledger {
   struct Assigned {
     int64_t step;
     int64_t unit;
-    double seconds;  // predicted
+    UnitSize size;
   };
   struct WorkerState {
     int64_t first_step = 0;  // it was told that it has no unit of the steps before

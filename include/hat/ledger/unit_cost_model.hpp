@@ -38,7 +38,8 @@ class UnitCostModel {
   /// Relative cost, the same for all workers: what balancing equalises.
   double cost(const UnitSize& unit) const { return unit.tokens + area_weight_ * unit.area; }
 
-  /// A unit took `seconds` on this worker.
+  /// A unit took `seconds` on this worker. Its first one is left out: libraries and memory are new to it then, and a
+  /// worker that seems slow would be given little to show the contrary.
   void observe(int64_t worker, const UnitSize& unit, double seconds);
 
   /// Mean of |predicted - measured| / measured over this worker's units, each predicted before it was measured; the
@@ -54,6 +55,7 @@ class UnitCostModel {
     double cost = 0;                       // sums for the rate of the prior
     double seconds = 0;
     Terms coefficients{};
+    bool warm = false;  // has computed a unit
     int64_t observed = 0;
     double error = 0;
     double error_weight = 0;
