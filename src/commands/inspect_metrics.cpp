@@ -44,6 +44,7 @@ std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
   const std::vector<double> mpi = table.column("mpi_seconds");
   const std::vector<double> transfer = table.column("barrier_transfer_seconds");
   std::vector<std::vector<double>> seconds;
+  seconds.reserve(kActivities);
   for (const char* name : kActivityNames) seconds.push_back(table.column(name));
   std::map<int64_t, WorkerTotal> totals;
   for (size_t row = 0; row < worker.size(); ++row) {

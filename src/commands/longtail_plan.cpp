@@ -254,7 +254,7 @@ std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
     if (is_set) refuse(key, "is what the bench varies or sets itself");
     const std::vector<std::string> keys = options.keys();
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) refuse(key, "is no deck key of this build");
-    arguments.push_back(option + "=" + value);
+    arguments.push_back(fmt::format("{}={}", option, value));
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "hat/core/error.hpp"
@@ -29,6 +30,7 @@ std::vector<std::vector<Sequence>> dealt_out(const std::vector<Sequence>& sequen
 std::vector<std::vector<Sequence>> balanced_shares(const std::vector<Sequence>& sequences, size_t workers, int64_t step,
                                                    const UnitCostModel& model) {
   std::vector<double> costs;
+  costs.reserve(sequences.size());
   for (const Sequence& sequence : sequences) costs.push_back(model.cost(size_of(sequence)));
   const std::vector<std::vector<size_t>> sets = balanced_partition(costs, workers);
   std::vector<std::vector<Sequence>> shares(workers);
@@ -274,32 +276,28 @@ std::optional<Ledger::Run> Ledger::planned_run(int64_t worker, const OpenStep& s
                                                double now_s) const {
   if (step.free_sequences.empty()) return std::nullopt;
   const std::vector<double> ends = free_at(now_s, index);
-  struct Free {
-    double at;
-    bool other;  // equal times: the one that asks goes first
-    int64_t worker;
-    auto operator<=>(const Free&) const = default;
-  };
+  // When, whether it is another worker than the one that asks (which goes first at equal times), and which.
+  using Free = std::tuple<double, bool, int64_t>;
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
   for (int64_t w = 0; w < options_.workers; ++w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
     // Others count only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
     if (w == worker || (!state.assigned.empty() && state.first_step <= index)) {
-      free.push({.at = ends[static_cast<size_t>(w)], .other = w != worker, .worker = w});
+      free.emplace(ends[static_cast<size_t>(w)], w != worker, w);
     }
   }
   const size_t workers = free.size();
   double left = free_cost(step, worker);
   for (size_t begin = 0; begin < step.free_sequences.size();) {
-    const Free next = free.top();
+    const auto [at, other, next] = free.top();
     free.pop();
-    const Run run = unit_from(step, begin, left, next.worker, workers);
-    if (next.worker == worker) return run;
+    const Run run = unit_from(step, begin, left, next, workers);
+    if (!other) return run;
     const std::vector<Sequence> sequences(step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.begin),
                                           step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.end));
-    const double seconds = costs_.seconds(next.worker, size_of(sequences));
+    const double seconds = costs_.seconds(next, size_of(sequences));
     left -= seconds;
-    free.push({.at = next.at + seconds, .other = true, .worker = next.worker});
+    free.emplace(at + seconds, true, next);
     begin = run.end;
   }
   return std::nullopt;

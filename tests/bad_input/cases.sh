@@ -120,7 +120,10 @@ combinations() {
   option_refused sync_stale 'staleness|sync' --staleness 1
   option_refused unbounded_hybrid 'staleness|unbounded|async' --mode hybrid --staleness unbounded
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
-  option_refused deterministic_async 'deterministic|sync' --mode async --deterministic
+  option_refused deterministic_async 'deterministic|exact' --mode async --deterministic
+  option_refused deterministic_unbounded 'deterministic|timing' --mode async --staleness unbounded --deterministic
+  option_refused prefetch_depth 'prefetch.depth|from 0 to 2' --prefetch.depth 3
+  option_refused dispatch 'dispatch|on_demand' --dispatch greedy
   option_refused trace_steps 'trace.steps|trace' --trace.steps 3
   ranks=3 option_refused two_ends 'train.steps|exactly one' --train.tokens 1000 --train.steps 5
   option_refused no_end 'train.steps|exactly one' --train.steps 0
