@@ -58,8 +58,8 @@ struct EvaluationResult {
 ///   sorted     the same after sorting by length: equal counts, similar loads
 ///   balanced   sets of nearly equal estimated cost (balanced_partition)
 ///   on_demand  units are formed when a worker asks: the longest free sequences first, single or packed up to
-///              least_tokens, max_delay_s and, so that the last units of a step end together, half of what is left for
-///              each worker. A worker asks while it still computes; which unit it gets is what it would take if all
+///              least_tokens, max_delay_s and, so that the last units of a step end together, a quarter of what is left
+///              for each worker. A worker asks while it still computes; which unit it gets is what it would take if all
 ///              took the longest one whenever they become free, as the cost model predicts. So a worker that has
 ///              hours to go on a long sequence does not sit on another that somebody else could begin earlier.
 class Ledger {
@@ -105,7 +105,6 @@ class Ledger {
     int64_t units_computed = 0;
     std::vector<bool> server_complete;
     std::vector<int64_t> staleness_counts;
-    bool has_free_work() const { return !free_sequences.empty(); }
   };
   /// A unit that a worker has and did not report yet.
   struct Assigned {
