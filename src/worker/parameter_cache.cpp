@@ -99,9 +99,11 @@ void ParameterCache::prefetch(int64_t index, Need need) {
 void ParameterCache::drop_wrong_guesses(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   while (!block.ahead.empty() && block.ahead.front().need != need) {
-    const Ahead dropped = std::move(block.ahead.front());
+    Ahead dropped = std::move(block.ahead.front());
     block.ahead.pop_front();
-    if (node_ != nullptr && dropped.pull) node_->release(index, dropped.need.predicted, dropped.need.version);
+    const bool fetched = node_ != nullptr && dropped.pull.has_value();
+    dropped.pull.reset();  // ends its gets: the next worker that fetches writes to the same place
+    if (fetched) node_->release(index, dropped.need.predicted, dropped.need.version);
     ++counters_.wrong_guesses;
   }
 }
