@@ -1,6 +1,7 @@
 #include "hat/ledger/ledger.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <queue>
 #include <tuple>
@@ -255,7 +256,8 @@ double Ledger::free_cost(const OpenStep& step, int64_t worker) const {
 
 /// The unit that begins with free sequence `begin`: `left` seconds of work are free, for so many workers.
 Ledger::Run Ledger::unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, size_t workers) const {
-  double most_s = 0.25 * left / static_cast<double>(workers);
+  static const double kTail = getenv("XTAIL") ? atof(getenv("XTAIL")) : 0.25;
+  double most_s = kTail * left / static_cast<double>(workers);
   if (costs_.knows_seconds()) most_s = std::min(most_s, options_.max_delay_s);
   Run run{.begin = begin, .end = begin + 1};
   int64_t tokens = step.free_sequences[begin].length;
