@@ -168,6 +168,7 @@ void Worker::Impl::take_answers() {
   while (leases.asked() > 0) {
     upcoming.push_back(leases.take());
     const LeaseKind kind = upcoming.back().lease.kind;
+    if (plan.deck.prefetch_depth == 0) continue;  // pulled when it is needed
     if (kind == LeaseKind::train || kind == LeaseKind::evaluate) prefetch(upcoming.back().lease);
   }
 }
