@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <queue>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -235,7 +235,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
   };
   for (int64_t s = committed_; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
     const double may_begin = end_of_all_to(s - 1 - options_.staleness);
-    const double may_pass = end_of_all_to(s - 1);  // the first barrier block
+    const double may_pass = options_.before_barrier < 1 ? end_of_all_to(s - 1) : 0;  // the first barrier block
     for (size_t w = 0; w < workers_.size(); ++w) {
       const std::deque<Assigned>& assigned = workers_[w].assigned;
       for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
@@ -287,16 +287,17 @@ double Ledger::greatest_share() const {
   return std::clamp(1 - 10 * sum / static_cast<double>(known), kLeast, 1.0);
 }
 
-/// Places in the step's free sequences of the unit that begins with place `begin`, for a worker with room for `left` of
-/// cost until the step ends. `gaps`: a sequence that does not fit is passed over; otherwise the unit ends there.
-std::vector<size_t> Ledger::unit_from(const OpenStep& step, size_t begin, double left, int64_t worker,
-                                      bool gaps) const {
+/// Of the free sequences at `places`, which are longest first, those of the unit that begins with places[begin], as
+/// indices of `places`; for a worker with room for `left` of cost until the step ends. `gaps`: a sequence that does not
+/// fit is passed over; otherwise the unit ends there.
+std::vector<size_t> Ledger::unit_from(const OpenStep& step, const std::vector<size_t>& places, size_t begin,
+                                      double left, int64_t worker, bool gaps) const {
   const auto cost_of_tokens = [this](int64_t tokens) {
     return costs_.cost({.tokens = static_cast<double>(tokens), .area = 0});
   };
   std::vector<size_t> unit{begin};
-  int64_t tokens = step.free_sequences[begin].length;
-  UnitSize size = size_of(step.free_sequences[begin]);
+  int64_t tokens = step.free_sequences[places[begin]].length;
+  UnitSize size = size_of(step.free_sequences[places[begin]]);
   int64_t most_tokens = options_.unit_tokens;
   // Units of a size, so that the last one is no small rest: its gradient would be ready long before it has left.
   double most_cost = left / std::max(1.0, std::ceil(left / cost_of_tokens(options_.unit_tokens)));
@@ -307,14 +308,13 @@ std::vector<size_t> Ledger::unit_from(const OpenStep& step, size_t begin, double
     most_cost = left;
     most_s = std::numeric_limits<double>::infinity();
   }
-  const Sequence& shortest = step.free_sequences.back();
-  for (size_t i = begin + 1; i < step.free_sequences.size(); ++i) {
-    if (tokens + shortest.length > most_tokens) break;
-    const Sequence& sequence = step.free_sequences[i];
+  const int64_t shortest = step.free_sequences[places.back()].length;
+  for (size_t i = begin + 1; i < places.size() && tokens + shortest <= most_tokens; ++i) {
+    const Sequence& sequence = step.free_sequences[places[i]];
     UnitSize with = size;
     with += size_of(sequence);
     // The shortest one left may be too much by up to half of it, or what nobody takes would be one more unit.
-    const double too_much = &sequence == &shortest ? costs_.cost(size_of(sequence)) / 2 : 0;
+    const double too_much = i + 1 == places.size() ? costs_.cost(size_of(sequence)) / 2 : 0;
     const bool is_too_long = costs_.cost(with) > most_cost + too_much ||
                              (costs_.knows_seconds() && costs_.seconds(worker, with) > most_s);
     if (tokens + sequence.length > most_tokens || (tokens >= options_.least_tokens && is_too_long)) {
@@ -328,39 +328,68 @@ std::vector<size_t> Ledger::unit_from(const OpenStep& step, size_t begin, double
   return unit;
 }
 
-/// What `worker` gets of a step's free sequences if every worker that is at work in the step takes a unit whenever it
-/// becomes free; none if the others will have taken all. The last worker of a step takes what is left.
+/// Places of the free sequences of a step that `worker` gets if every worker that is at work in the step takes a unit
+/// whenever it becomes free: the longest sequence left that it can finish by the time when all could end together, or
+/// that no other finishes earlier. None if the others will have taken all. The last worker of a step takes what is left.
 std::vector<size_t> Ledger::planned_unit(int64_t worker, const OpenStep& step, int64_t index, double now_s) const {
   if (step.free_sequences.empty()) return {};
   const std::vector<double> ends = free_at(now_s, index);
   const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
-  const auto speed = [&](int64_t w) { return costs_.cost(full) / costs_.seconds(w, full); };
-  // When, whether it is another worker than the one that asks (which goes first at equal times), and which.
-  using Free = std::tuple<double, bool, int64_t>;
-  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+  struct Free {
+    double at;
+    int64_t worker;
+    double speed;  // cost per second
+  };
+  std::vector<Free> free;
   std::vector<std::pair<double, double>> free_at_and_speed;
   for (int64_t w = 0; w < options_.workers; ++w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
-    // Others count only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
-    if (w == worker || (!state.assigned.empty() && state.first_step <= index)) {
-      free.emplace(ends[static_cast<size_t>(w)], w != worker, w);
-      free_at_and_speed.emplace_back(ends[static_cast<size_t>(w)], speed(w));
-    }
+    if (w != worker && state.first_step > index) continue;
+    const double at = ends[static_cast<size_t>(w)];
+    const double speed = costs_.cost(full) / costs_.seconds(w, full);
+    free_at_and_speed.emplace_back(at, speed);
+    // Others are left work only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
+    if (w == worker || !state.assigned.empty()) free.push_back({.at = at, .worker = w, .speed = speed});
   }
   double work = 0;
   for (const Sequence& sequence : step.free_sequences) work += costs_.cost(size_of(sequence));
+  const bool alone = free_at_and_speed.size() == 1;
   const double end_s = common_end(std::move(free_at_and_speed), work);
   const double share = greatest_share();
-  for (size_t begin = 0; begin < step.free_sequences.size();) {
-    const auto [at, other, next] = free.top();
-    free.pop();
-    const double left = share * std::max(0.0, end_s - at) * speed(next);
-    std::vector<size_t> unit = unit_from(step, begin, left, next, /*gaps=*/!other);
-    if (!other) return unit;
+  // The one that asks goes first at equal times.
+  const auto earlier = [worker](const Free& a, const Free& b) {
+    return std::tuple(a.at, a.worker != worker, a.worker) < std::tuple(b.at, b.worker != worker, b.worker);
+  };
+  std::vector<size_t> places(step.free_sequences.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  while (!places.empty()) {
+    const auto next = std::ranges::min_element(free, earlier);
+    const double left = std::max(0.0, end_s - next->at) * next->speed;
+    const auto is_for_next = [&](size_t place) {
+      const UnitSize size = size_of(step.free_sequences[place]);
+      if (costs_.cost(size) <= left) return true;
+      const double end = next->at + costs_.seconds(next->worker, size);
+      return std::ranges::all_of(
+          free, [&](const Free& other) { return other.at + costs_.seconds(other.worker, size) >= end; });
+    };
+    const auto first = std::ranges::find_if(places, is_for_next);
+    if (first == places.end()) {  // all that is left ends earlier elsewhere
+      if (next->worker == worker) return {};
+      free.erase(next);
+      continue;
+    }
+    // (A single worker's units do not depend on time.)
+    std::vector<size_t> unit = unit_from(step, places, static_cast<size_t>(first - places.begin()),
+                                         alone ? work : share * left, next->worker, next->worker == worker);
+    if (next->worker == worker) {
+      for (size_t& place : unit) place = places[place];
+      return unit;
+    }
     UnitSize size;
-    for (const size_t place : unit) size += size_of(step.free_sequences[place]);
-    free.emplace(at + costs_.seconds(next, size), true, next);
-    begin += unit.size();
+    for (const size_t i : unit) size += size_of(step.free_sequences[places[i]]);
+    next->at += costs_.seconds(next->worker, size);
+    places.erase(places.begin() + static_cast<std::ptrdiff_t>(unit.front()),
+                 places.begin() + static_cast<std::ptrdiff_t>(unit.back()) + 1);  // no gaps
   }
   return {};
 }

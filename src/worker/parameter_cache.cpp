@@ -76,16 +76,19 @@ ParameterCache::Ahead ParameterCache::begin_pull(int64_t index, Need need, size_
 /// False if all copies are taken.
 bool ParameterCache::add_ahead(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
-  if (block.expected && block.expected->need == need) {
-    block.ahead.push_back(*std::exchange(block.expected, std::nullopt));
-    return true;
+  const bool same = block.ahead.empty() ? block.satisfies(need) : block.ahead.back().need == need;
+  if (block.expected && !same) {
+    if (block.expected->need == need) {
+      block.ahead.push_back(*std::exchange(block.expected, std::nullopt));
+      return true;
+    }
+    stop_expecting(index);  // the unit is of a later step: servers may pass the version
   }
   if (node_ != nullptr) {
     Ahead& ahead = block.ahead.emplace_back(Ahead{.need = need, .pull = {}});
     advance_on_node(index, ahead);
     return true;
   }
-  const bool same = block.ahead.empty() ? block.satisfies(need) : block.ahead.back().need == need;
   if (need.rule == SlotPull::Rule::exact && same) {
     const size_t copy = block.ahead.empty() ? block.current : block.ahead.back().copy;
     block.ahead.push_back({.need = need, .copy = copy, .pull = {}});
@@ -93,13 +96,7 @@ bool ParameterCache::add_ahead(int64_t index, Need need) {
     counters_.skipped_bytes += bytes(index);
     return true;
   }
-  std::optional<size_t> copy = block.spare_copy();
-  if (!copy && block.expected) {
-    give_up(index, *block.expected);
-    block.expected.reset();
-    ++counters_.guesses;
-    copy = block.spare_copy();
-  }
+  const std::optional<size_t> copy = block.spare_copy();
   if (!copy) return false;
   block.ahead.push_back(begin_pull(index, need, *copy));
   return true;
@@ -124,14 +121,15 @@ void ParameterCache::expect(int64_t index, Need need) {
 }
 
 void ParameterCache::stop_expecting() {
-  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
-    std::optional<Ahead>& expected = blocks_[static_cast<size_t>(index)].expected;
-    // (What is here in a slot of the node may be overwritten as well.)
-    if (!expected || (expected->is_here && node_ == nullptr)) continue;
-    give_up(index, *expected);
-    expected.reset();
-    ++counters_.guesses;
-  }
+  for (int64_t index = 0; index < std::ssize(blocks_); ++index) stop_expecting(index);
+}
+
+void ParameterCache::stop_expecting(int64_t index) {
+  std::optional<Ahead>& expected = blocks_[static_cast<size_t>(index)].expected;
+  if (!expected) return;
+  give_up(index, *expected);
+  expected.reset();
+  ++counters_.guesses;
 }
 
 // A pull under way is finished first: it is writing.

@@ -61,8 +61,8 @@ class ParameterCache {
   /// is published early comes while the links have nothing else to do. Rule exact only. The caller has a unit whose
   /// step keeps servers from overwriting that version, or calls `stop_expecting`.
   void expect(int64_t block, Need need);
-  /// What `expect` has asked for and is not here is given up. A worker without a unit holds nobody up: servers may pass
-  /// the versions that it expected.
+  /// What `expect` has asked for is given up. A worker without a unit holds nobody up: servers may pass the versions that
+  /// it expected.
   void stop_expecting();
   /// Values of `block` in a version that `need` allows; waits for it: until it is published as wait_barrier, for its
   /// way here as wait_pull. Valid until the next acquire of the block. In place and under the rule freshest it is the
@@ -110,6 +110,7 @@ class ParameterCache {
   bool add_ahead(int64_t index, Need need);
   Ahead begin_pull(int64_t index, Need need, size_t copy);
   void give_up(int64_t index, Ahead& ahead);
+  void stop_expecting(int64_t index);
   bool advance(int64_t index, Ahead& ahead);
   SlotPull start_pull(int64_t index, Need need, float* values);
   void drop_wrong_guesses(int64_t index, Need need);

@@ -169,7 +169,11 @@ void Worker::Impl::take_answers() {
     upcoming.push_back(leases.take());
     const LeaseKind kind = upcoming.back().lease.kind;
     if (plan.deck.prefetch_depth == 0) continue;  // pulled when it is needed
-    if (kind == LeaseKind::train || kind == LeaseKind::evaluate) prefetch(upcoming.back().lease);
+    if (kind == LeaseKind::train || kind == LeaseKind::evaluate) {
+      prefetch(upcoming.back().lease);
+    } else {
+      cache.stop_expecting();
+    }
   }
 }
 

@@ -135,7 +135,8 @@ class Ledger {
   bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
   std::vector<double> free_at(double now_s, int64_t step) const;
   double greatest_share() const;
-  std::vector<size_t> unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, bool gaps) const;
+  std::vector<size_t> unit_from(const OpenStep& step, const std::vector<size_t>& places, size_t begin, double left,
+                                int64_t worker, bool gaps) const;
   std::vector<size_t> planned_unit(int64_t worker, const OpenStep& step, int64_t index, double now_s) const;
 
   DataOrder& order_;
