@@ -113,7 +113,7 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
   OpenStep& open = steps_[step];
   open.epoch = plan.epoch;
   open.target_tokens = plan.target_tokens;
-  open.server_complete.assign(static_cast<size_t>(options_.servers), false);
+  open.complete.assign(static_cast<size_t>(options_.completions), false);
   const auto workers = static_cast<size_t>(options_.workers);
   open.own_units.resize(workers);
   const auto add_shares = [&](const std::vector<std::vector<Sequence>>& shares) {
@@ -220,7 +220,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
     if (!worker.assigned.empty()) last = std::max(last, worker.assigned.back().step);
   }
   const auto ready = [&](int64_t s) {
-    const int64_t needed = s - 1 - options_.staleness;
+    const int64_t needed = s - 1 - staleness_of(s);
     const auto committed = committed_at_.find(needed);
     if (committed != committed_at_.end()) return committed->second;
     double time = 0;
@@ -340,20 +340,27 @@ void Ledger::unit_computed(const UnitReport& report, double now_s) {
 
 void Ledger::server_completed_step(const StepComplete& message, double now_s) {
   const auto found = steps_.find(message.step);
-  if (found == steps_.end() || message.server < 0 || message.server >= options_.servers) {
-    throw Error(fmt::format("server {} completed step {}, but the ledger has no such server or step open",
-                            message.server, message.step));
+  if (found != steps_.end()) {
+    std::vector<int64_t>& counts = found->second.staleness_counts;
+    for (const BlockStaleness& block : message.block_staleness) {
+      const auto late = static_cast<size_t>(block.late);
+      if (counts.size() <= late) counts.resize(late + 1, 0);
+      counts[late] += block.pushes;
+    }
   }
-  OpenStep& step = found->second;
-  const auto server = static_cast<size_t>(message.server);
-  if (step.server_complete[server]) {
-    throw Error(fmt::format("server {} completed step {} twice", message.server, message.step));
+  completed(message.server, message.step, now_s);
+}
+
+void Ledger::completed(int64_t completion, int64_t step, double now_s) {
+  const auto found = steps_.find(step);
+  if (found == steps_.end() || completion < 0 || completion >= options_.completions) {
+    throw Error(fmt::format("completion {} of step {} came in, but the ledger has no such completion or step open",
+                            completion, step));
   }
-  step.server_complete[server] = true;
-  if (message.staleness_counts.size() > step.staleness_counts.size()) {
-    step.staleness_counts.resize(message.staleness_counts.size(), 0);
-  }
-  for (size_t s = 0; s < message.staleness_counts.size(); ++s) step.staleness_counts[s] += message.staleness_counts[s];
+  std::vector<bool>& complete = found->second.complete;
+  const auto number = static_cast<size_t>(completion);
+  if (complete[number]) throw Error(fmt::format("completion {} of step {} came in twice", completion, step));
+  complete[number] = true;
   commit_complete_steps(now_s);
 }
 
@@ -361,9 +368,7 @@ void Ledger::commit_complete_steps(double now_s) {
   for (auto found = steps_.find(committed_); found != steps_.end(); found = steps_.find(committed_)) {
     OpenStep& step = found->second;
     const bool computed = step.units_computed == static_cast<int64_t>(step.units.size());
-    if (!computed || !std::all_of(step.server_complete.begin(), step.server_complete.end(), [](bool c) { return c; })) {
-      return;
-    }
+    if (!computed || !std::all_of(step.complete.begin(), step.complete.end(), [](bool c) { return c; })) return;
     StepResult result{.step = committed_, .epoch = step.epoch, .staleness_counts = step.staleness_counts};
     for (const auto& [number, unit] : step.units) {  // in unit order, so that equal units give equal bits
       result.nats += unit.nats;
@@ -392,14 +397,14 @@ void Ledger::group_evaluated(const EvaluationReport& report) {
   advance_phase();
 }
 
-std::vector<int64_t> Ledger::servers_behind() const {
-  std::vector<int64_t> servers;
+std::vector<int64_t> Ledger::missing_completions() const {
+  std::vector<int64_t> missing;
   const auto step = steps_.find(committed_);
-  if (step == steps_.end()) return servers;
-  for (size_t server = 0; server < step->second.server_complete.size(); ++server) {
-    if (!step->second.server_complete[server]) servers.push_back(static_cast<int64_t>(server));
+  if (step == steps_.end()) return missing;
+  for (size_t number = 0; number < step->second.complete.size(); ++number) {
+    if (!step->second.complete[number]) missing.push_back(static_cast<int64_t>(number));
   }
-  return servers;
+  return missing;
 }
 
 std::vector<StepResult> Ledger::take_steps() { return std::exchange(finished_steps_, {}); }
