@@ -26,8 +26,7 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
 int64_t sketch_completion(const RunPlan& plan) { return plan.roles.servers(); }
 
 LedgerOptions ledger_options(const RunPlan& plan) {
-  // Only bounds the memory for open steps, so nobody waits for the steps before.
-  constexpr int64_t kUnboundedLookahead = 64;
+  constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
   // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
   constexpr double kLeastUnitTokens = 512;
   const ChargedCost charged(plan.deck);
@@ -43,7 +42,10 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           .first_step = plan.first_step,
           .end_step = plan.end_step,
           .lookahead = plan.unbounded() ? kUnboundedLookahead : plan.deck.staleness + 2,
-          .staleness = plan.unbounded() ? kUnboundedLookahead : plan.deck.staleness,
+          // Unbounded, where nobody waits, whoever asks gets the longest sequence there is. That is what a plan with S
+          // = 0 comes to; one with a large S leaves long sequences to workers that are busy and sends the others ahead,
+          // from where they do not come back (test_dispatch: up to twice the time).
+          .staleness = std::max<int64_t>(plan.deck.staleness, 0),
           .sync_steps = plan.deck.delay.sync_steps,
           .evaluate_every = plan.deck.eval.every,
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.

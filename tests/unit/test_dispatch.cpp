@@ -31,13 +31,14 @@ double cost_of(const std::vector<Sequence>& sequences) {
 struct Cluster {
   std::vector<double> speeds;  // by worker
   int64_t staleness = 1;
+  bool unbounded = false;  // nobody waits, whatever `staleness` says
   int64_t sync_steps = 0;
   int64_t steps = 60;
   double stall_s = 0;  // worker 0 stops so long in every 20th of its units
   double jitter = 0;   // standard deviation of a unit's time over its mean, which nobody can foresee
 
   /// The step that must be done before units of `step` begin; negative: none.
-  int64_t needed(int64_t step) const { return step - 1 - (step < sync_steps ? 0 : staleness); }
+  int64_t needed(int64_t step) const { return unbounded ? -1 : step - 1 - (step < sync_steps ? 0 : staleness); }
 };
 
 /// Virtual time until all steps are done.
@@ -49,7 +50,7 @@ class VirtualRun {
     options.end_step = cluster.steps;
     options.staleness = cluster.staleness;
     options.sync_steps = cluster.sync_steps;
-    options.lookahead = cluster.staleness + 2;
+    options.lookahead = cluster.unbounded ? 64 : cluster.staleness + 2;
     options.area_weight = kAreaWeight;
     ledger_.emplace(order, std::vector<std::vector<Sequence>>{}, options);
     for (int64_t step = 0; step < cluster.steps; ++step) tokens_.push_back(order.step(step).target_tokens);
@@ -254,15 +255,23 @@ TEST_F(DispatchTest, FixedPolicies) {
   EXPECT_LT(time[Dispatch::balanced], 0.97 * time[Dispatch::sorted]);
 }
 
-// Unbounded training is planned with an S beyond every wait, and staleness.sync_steps with S = 0 for so long: plans that
-// knew neither would have workers wait that do not, or the other way round.
-TEST_F(DispatchTest, StepsThatNobodyWaitsForAndSynchronousOnes) {
-  DataOrder steps = order(2);
-  Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 64};
-  EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.06 * greedy_time(steps, cluster));
-  cluster.staleness = 2;
-  cluster.sync_steps = 30;
-  EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.06 * greedy_time(steps, cluster));
+// As the coordinator has it: unbounded is planned with S = 0.
+TEST_F(DispatchTest, NobodyWaitsUnbounded) {
+  for (const int64_t sequences : {1, 2, 4, 8}) {
+    DataOrder steps = order(sequences);
+    Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 0, .unbounded = true};
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.03 * greedy_time(steps, cluster)) << sequences;
+    cluster.speeds[5] = 0.5;
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.1 * greedy_time(steps, cluster)) << sequences;
+  }
+}
+
+TEST_F(DispatchTest, SynchronousStepsBeforeLateOnes) {
+  for (const int64_t staleness : {1, 2, 4}) {
+    DataOrder steps = order(2);
+    const Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = staleness, .sync_steps = 30};
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.03 * greedy_time(steps, cluster)) << staleness;
+  }
 }
 
 // Times that cannot be foreseen: a worker that was sent on to the next step does not come back, so plans must not rely

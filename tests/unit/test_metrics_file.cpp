@@ -89,6 +89,7 @@ TEST_F(MetricsFileTest, TheFileIsWholeWhileItGrows) {
 // Ten seconds before one is due; if the caller asks while a save is under way, behind that.
 TEST_F(MetricsFileTest, ASaveThatIsAskedForDoesNotWait) {
   MetricsFile file(path_, tables(), {}, 0);
+  while (!fs::exists(path_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (int64_t step = 1; step <= 3; ++step) {
     add_steps(file, step, step);
     file.save_soon();

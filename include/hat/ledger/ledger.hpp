@@ -25,7 +25,8 @@ struct LedgerOptions {
   int64_t first_step = 0;      ///< where training starts or continues
   int64_t end_step = 0;        ///< one behind the last
   int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
-  int64_t staleness = 0;       ///< S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead)
+  int64_t staleness =
+      0;  ///< S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0: unbounded)
   int64_t sync_steps = 0;      ///< first steps of training in which S is 0
   int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
   int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
