@@ -31,6 +31,8 @@ void widen(const SlotPull::Target& target) {
   }
 }
 
+constexpr int64_t kTravelOffset = sizeof(int64_t);  // in a header
+
 }  // namespace
 
 SlotPublisher::SlotPublisher(const Window& window, const PartSlots& part) : window_(&window), part_(part) {
@@ -65,11 +67,12 @@ std::span<float> SlotPublisher::begin(int64_t version) {
   return body<float>(version);
 }
 
-void SlotPublisher::publish(int64_t version) {
+void SlotPublisher::publish(int64_t version, double push_travel_s) {
   if (part_.format == PullFormat::bf16) {
     open(version);
     to_bfloat16(values_, body<bfloat16>(version));
   }
+  store(part_.header_offset(version) + kTravelOffset, static_cast<int64_t>(1e9 * push_travel_s));
   std::atomic_thread_fence(std::memory_order_seq_cst);
   store(part_.header_offset(version), version);
   store(part_.offset, version);
@@ -97,6 +100,10 @@ int64_t OwnSlots::load(int64_t offset) const {
   return std::atomic_ref<int64_t>(*word).load(std::memory_order_seq_cst);
 }
 
+double OwnSlots::push_travel_s(int64_t version) const {
+  return 1e-9 * static_cast<double>(load(part_.header_offset(version) + kTravelOffset));
+}
+
 const float* OwnSlots::values(int64_t version) const {
   return reinterpret_cast<const float*>(window_->local() + part_.body_offset(version));
 }
@@ -110,7 +117,7 @@ SlotPull::SlotPull(const Window& window, std::vector<Target> targets, int64_t wa
       have_(have),
       counters_(&counters),
       check_(check),
-      words_(targets_.size()),
+      headers_(targets_.size()),
       requests_(targets_.size()) {
   restart();
 }
@@ -127,15 +134,15 @@ void SlotPull::restart() {
 void SlotPull::start_look() {
   state_ = State::look;
   for (size_t i = 0; i < targets_.size(); ++i) {
-    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&words_[i], 1)), targets_[i].part.server_rank,
-                                      targets_[i].part.offset);
+    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&headers_[i].version, 1)),
+                                      targets_[i].part.server_rank, targets_[i].part.offset);
   }
 }
 
 void SlotPull::start_headers() {
   state_ = State::headers;
   for (size_t i = 0; i < targets_.size(); ++i) {
-    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&words_[i], 1)), targets_[i].part.server_rank,
+    requests_[i] = window_->start_get(std::as_writable_bytes(std::span(&headers_[i], 1)), targets_[i].part.server_rank,
                                       targets_[i].part.header_offset(version_));
   }
 }
@@ -165,15 +172,21 @@ bool SlotPull::all_complete() {
   return std::all_of(requests_.begin(), requests_.end(), [](Request& request) { return request.test(); });
 }
 
-bool SlotPull::step() {
-  while (state_ != State::done) {
+double SlotPull::push_travel_s() const {
+  return 1e-9 * static_cast<double>(std::ranges::max(headers_, {}, &Header::push_travel_ns).push_travel_ns);
+}
+
+bool SlotPull::advance(State goal) {
+  while (state_ < goal) {
     if (!all_complete()) return false;
     // In shared memory a get is a plain copy by this processor: those that follow must not be taken before it.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    const auto [oldest, newest] = std::minmax_element(words_.begin(), words_.end());
+    const auto [first, last] = std::ranges::minmax(headers_, {}, &Header::version);
+    const int64_t oldest = first.version;
+    const int64_t newest = last.version;
     switch (state_) {
       case State::look:
-        version_ = *oldest;
+        version_ = oldest;
         if (version_ < wanted_) {
           ++counters_->polls;
           start_look();
@@ -186,17 +199,20 @@ bool SlotPull::step() {
         start_headers();
         break;
       case State::headers:
-        if (*oldest == version_ && *newest == version_) {
-          start_bodies();
+        if (oldest == version_ && newest == version_) {
+          state_ = State::found;
           break;
         }
-        if (rule_ == Rule::exact && *newest > version_) {
+        if (rule_ == Rule::exact && newest > version_) {
           throw Error(fmt::format("version {} of a block was overwritten by version {} before it was pulled", version_,
-                                  *newest));
+                                  newest));
         }
         ++counters_->polls;
         restart();
         return false;
+      case State::found:
+        start_bodies();
+        break;
       case State::bodies:
         if (check_ == PullCheck::off) {
           state_ = State::done;
@@ -205,7 +221,7 @@ bool SlotPull::step() {
         start_headers_again();
         break;
       case State::headers_again:
-        if (*oldest == version_ && *newest == version_) {
+        if (oldest == version_ && newest == version_) {
           state_ = State::done;
           break;
         }

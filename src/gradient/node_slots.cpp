@@ -38,7 +38,8 @@ NodeSlots::NodeSlots(const RunPlan& plan, const Communicator& node) : plan_(plan
       for (const bool predicted : {false, true}) {
         if (predicted && !plan.deck.delay.predict) continue;
         for (int64_t slot = 0; slot < plan.slot_count; ++slot) {
-          words(static_cast<int64_t>(block), predicted, slot) = {.claimed = kNone, .arriving = kNone, .version = kNone};
+          words(static_cast<int64_t>(block), predicted, slot) = {
+              .claimed = kNone, .arriving = kNone, .version = kNone, .push_travel_ns = 0};
         }
       }
     }
@@ -77,9 +78,14 @@ bool NodeSlots::claim(int64_t block, bool predicted, int64_t version) const {
   return claimed.compare_exchange_strong(before, version);
 }
 
-void NodeSlots::arriving(int64_t block, bool predicted, int64_t version) const {
+double NodeSlots::push_travel_s(int64_t block, bool predicted, int64_t version) const {
+  return 1e-9 * static_cast<double>(word(words(block, predicted, version).push_travel_ns).load());
+}
+
+void NodeSlots::arriving(int64_t block, bool predicted, int64_t version, double push_travel_s) const {
   Words& slot = words(block, predicted, version);
   word(slot.version).store(kNone);
+  word(slot.push_travel_ns).store(static_cast<int64_t>(1e9 * push_travel_s));
   word(slot.arriving).store(version);
 }
 
@@ -88,7 +94,11 @@ void NodeSlots::publish(int64_t block, bool predicted, int64_t version) const {
 }
 
 void NodeSlots::release(int64_t block, bool predicted, int64_t version) const {
-  word(words(block, predicted, version).claimed).store(kNone);
+  Words& slot = words(block, predicted, version);
+  int64_t expected = version;
+  word(slot.arriving).compare_exchange_strong(expected, kNone);
+  expected = version;
+  word(slot.claimed).compare_exchange_strong(expected, kNone);  // a later version may have taken it
 }
 
 }  // namespace hat

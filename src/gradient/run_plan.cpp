@@ -6,6 +6,7 @@
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
 #include "hat/gradient/shard_size.hpp"
+#include "hat/model/charged_cost.hpp"
 
 namespace hat {
 
@@ -101,7 +102,7 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
                   .arithmetic = deck.precision == Precision::bf16 ? Element::bf16 : Element::fp32,
                   .recompute = deck.worker.recompute == Recompute::automatic ? Recompute::none : deck.worker.recompute,
                   .chunk_tokens = deck.worker.chunk_tokens};
-  plan.is_barrier = barrier_blocks(plan.layout, deck.barriers);
+  plan.is_barrier = barrier_blocks(plan.layout, ChargedCost(deck).blocks(), deck.barriers);
   if (deck.delay.predict) {
     std::vector<bool> may_be_late = plan.is_barrier;
     may_be_late.flip();

@@ -1,6 +1,7 @@
 #include "hat/ledger/ledger.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <queue>
 #include <tuple>
@@ -138,6 +139,7 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
       if (plans_ahead()) {
         const std::vector<Sequence> sequences = longest_first(plan.sequences);
         open.free_sequences.assign(sequences.begin(), sequences.end());
+        open.longest = sequences.front().length;
         break;
       }
       for (std::vector<Sequence>& unit : pack_units(plan.sequences, options_.unit_tokens)) {
@@ -199,13 +201,16 @@ std::optional<int64_t> Ledger::take_unit(int64_t worker, int64_t step, double no
     own.pop_front();
     return number;
   }
-  const std::optional<Run> run = planned_run(worker, open, step, now_s);
-  if (!run) return std::nullopt;
-  const auto begin = open.free_sequences.begin() + static_cast<std::ptrdiff_t>(run->begin);
-  const auto end = open.free_sequences.begin() + static_cast<std::ptrdiff_t>(run->end);
+  const std::vector<size_t> places = planned_unit(worker, open, step, now_s);
+  if (places.empty()) return std::nullopt;
+  std::vector<Sequence> sequences;
+  sequences.reserve(places.size());
+  for (const size_t place : places) sequences.push_back(open.free_sequences[place]);
+  for (auto place = places.rbegin(); place != places.rend(); ++place) {
+    open.free_sequences.erase(open.free_sequences.begin() + static_cast<std::ptrdiff_t>(*place));
+  }
   const int64_t number = next_unit_;
-  add_unit(open, {begin, end});
-  open.free_sequences.erase(begin, end);
+  add_unit(open, std::move(sequences));
   return number;
 }
 
@@ -219,22 +224,24 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
   for (const WorkerState& worker : workers_) {
     if (!worker.assigned.empty()) last = std::max(last, worker.assigned.back().step);
   }
-  const auto ready = [&](int64_t s) {
-    const int64_t needed = s - 1 - staleness_of(s);
-    const auto committed = committed_at_.find(needed);
+  const auto end_of_all_to = [&](int64_t s) {
+    const auto committed = committed_at_.find(s);
     if (committed != committed_at_.end()) return committed->second;
     double time = 0;
     for (const auto& [other, end] : end_of_step) {
-      if (other <= needed) time = std::max(time, end);
+      if (other <= s) time = std::max(time, end);
     }
     return time;
   };
   for (int64_t s = committed_; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
-    const double may_begin = ready(s);
+    const double may_begin = end_of_all_to(s - 1 - staleness_of(s));
+    const double may_pass = end_of_all_to(s - 1);  // the first barrier block
     for (size_t w = 0; w < workers_.size(); ++w) {
       const std::deque<Assigned>& assigned = workers_[w].assigned;
       for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
-        double end = std::max(ends[w], may_begin) + costs_.seconds(static_cast<int64_t>(w), assigned[done[w]].size);
+        const double seconds = costs_.seconds(static_cast<int64_t>(w), assigned[done[w]].size);
+        const double at_barrier = std::max(ends[w], may_begin) + options_.before_barrier * seconds;
+        double end = std::max(at_barrier, may_pass) + (1 - options_.before_barrier) * seconds;
         // One that is late already will be late by as much again.
         if (done[w] == 0 && end < now_s) end = now_s + (now_s - end);
         ends[w] = end;
@@ -242,65 +249,121 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
       }
     }
   }
-  const double may_begin = std::max(now_s, ready(step));
+  const double may_begin = std::max(now_s, end_of_all_to(step - 1 - staleness_of(step)));
   for (double& end : ends) end = std::max(end, may_begin);
   return ends;
 }
 
-double Ledger::free_cost(const OpenStep& step, int64_t worker) const {
-  double seconds = 0;
-  for (const Sequence& sequence : step.free_sequences) seconds += costs_.seconds(worker, size_of(sequence));
-  return seconds;
+namespace {
+/// When workers that are free at `free_at` and do `speeds` of work a second have done `work` if none of them idles.
+double common_end(std::vector<std::pair<double, double>> free_at_and_speed, double work) {
+  std::ranges::sort(free_at_and_speed);
+  double end = 0;
+  double speed = 0;
+  for (size_t i = 0; i < free_at_and_speed.size(); ++i) {
+    const auto [at, own_speed] = free_at_and_speed[i];
+    work -= (at - end) * speed;
+    if (work <= 0) return at + work / speed;
+    end = at;
+    speed += own_speed;
+  }
+  return end + work / speed;
+}
+}  // namespace
+
+/// How much of what is left for a worker its next unit may be: all of it where units take as long as predicted, a
+/// quarter where they do not.
+double Ledger::greatest_share() const {
+  double sum = 0;
+  int64_t known = 0;
+  for (int64_t w = 0; w < options_.workers; ++w) {
+    const double error = costs_.relative_error(w);
+    if (std::isnan(error)) continue;
+    sum += error;
+    ++known;
+  }
+  constexpr double kLeast = 0.25;
+  if (known == 0) return kLeast;
+  return std::clamp(1 - 10 * sum / static_cast<double>(known), kLeast, 1.0);
 }
 
-/// The unit that begins with free sequence `begin`: `left` seconds of work are free, for so many workers.
-Ledger::Run Ledger::unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, size_t workers) const {
-  double most_s = 0.25 * left / static_cast<double>(workers);
-  if (costs_.knows_seconds()) most_s = std::min(most_s, options_.max_delay_s);
-  Run run{.begin = begin, .end = begin + 1};
+/// Places in the step's free sequences of the unit that begins with place `begin`, for a worker with room for `left` of
+/// cost until the step ends. `gaps`: a sequence that does not fit is passed over; otherwise the unit ends there.
+std::vector<size_t> Ledger::unit_from(const OpenStep& step, size_t begin, double left, int64_t worker,
+                                      bool gaps) const {
+  const auto cost_of_tokens = [this](int64_t tokens) {
+    return costs_.cost({.tokens = static_cast<double>(tokens), .area = 0});
+  };
+  std::vector<size_t> unit{begin};
   int64_t tokens = step.free_sequences[begin].length;
   UnitSize size = size_of(step.free_sequences[begin]);
-  for (; run.end < step.free_sequences.size(); ++run.end) {
-    const Sequence& sequence = step.free_sequences[run.end];
-    if (tokens + sequence.length > options_.unit_tokens) break;
-    size += size_of(sequence);
-    if (tokens >= options_.least_tokens && costs_.seconds(worker, size) > most_s) break;
-    tokens += sequence.length;
+  int64_t most_tokens = options_.unit_tokens;
+  // Units of a size, so that the last one is no small rest: its gradient would be ready long before it has left.
+  double most_cost = left / std::max(1.0, std::ceil(left / cost_of_tokens(options_.unit_tokens)));
+  double most_s = options_.max_delay_s;
+  const double rest = left - costs_.cost(size);
+  if (rest > 0 &&
+      rest < cost_of_tokens(options_.least_tokens)) {  // too little for a unit of its own: it goes with this
+    most_tokens = std::max(most_tokens, step.longest);
+    most_cost = left;
+    most_s = std::numeric_limits<double>::infinity();
   }
-  return run;
+  const Sequence& shortest = step.free_sequences.back();
+  for (size_t i = begin + 1; i < step.free_sequences.size(); ++i) {
+    if (tokens + shortest.length > most_tokens) break;
+    const Sequence& sequence = step.free_sequences[i];
+    UnitSize with = size;
+    with += size_of(sequence);
+    // The shortest one left may be too much by up to half of it, or what nobody takes would be one more unit.
+    const double too_much = &sequence == &shortest ? costs_.cost(size_of(sequence)) / 2 : 0;
+    const bool is_too_long =
+        costs_.cost(with) > most_cost + too_much || (costs_.knows_seconds() && costs_.seconds(worker, with) > most_s);
+    if (tokens + sequence.length > most_tokens || (tokens >= options_.least_tokens && is_too_long)) {
+      if (!gaps) break;
+      continue;
+    }
+    unit.push_back(i);
+    tokens += sequence.length;
+    size = with;
+  }
+  return unit;
 }
 
 /// What `worker` gets of a step's free sequences if every worker that is at work in the step takes a unit whenever it
 /// becomes free; none if the others will have taken all. The last worker of a step takes what is left.
-std::optional<Ledger::Run> Ledger::planned_run(int64_t worker, const OpenStep& step, int64_t index,
-                                               double now_s) const {
-  if (step.free_sequences.empty()) return std::nullopt;
+std::vector<size_t> Ledger::planned_unit(int64_t worker, const OpenStep& step, int64_t index, double now_s) const {
+  if (step.free_sequences.empty()) return {};
   const std::vector<double> ends = free_at(now_s, index);
+  const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
+  const auto speed = [&](int64_t w) { return costs_.cost(full) / costs_.seconds(w, full); };
   // When, whether it is another worker than the one that asks (which goes first at equal times), and which.
   using Free = std::tuple<double, bool, int64_t>;
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+  std::vector<std::pair<double, double>> free_at_and_speed;
   for (int64_t w = 0; w < options_.workers; ++w) {
     const WorkerState& state = workers_[static_cast<size_t>(w)];
     // Others count only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
     if (w == worker || (!state.assigned.empty() && state.first_step <= index)) {
       free.emplace(ends[static_cast<size_t>(w)], w != worker, w);
+      free_at_and_speed.emplace_back(ends[static_cast<size_t>(w)], speed(w));
     }
   }
-  const size_t workers = free.size();
-  double left = free_cost(step, worker);
+  double work = 0;
+  for (const Sequence& sequence : step.free_sequences) work += costs_.cost(size_of(sequence));
+  const double end_s = common_end(std::move(free_at_and_speed), work);
+  const double share = greatest_share();
   for (size_t begin = 0; begin < step.free_sequences.size();) {
     const auto [at, other, next] = free.top();
     free.pop();
-    const Run run = unit_from(step, begin, left, next, workers);
-    if (!other) return run;
-    const std::vector<Sequence> sequences(step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.begin),
-                                          step.free_sequences.begin() + static_cast<std::ptrdiff_t>(run.end));
-    const double seconds = costs_.seconds(next, size_of(sequences));
-    left -= seconds;
-    free.emplace(at + seconds, true, next);
-    begin = run.end;
+    const double left = share * std::max(0.0, end_s - at) * speed(next);
+    std::vector<size_t> unit = unit_from(step, begin, left, next, /*gaps=*/!other);
+    if (!other) return unit;
+    UnitSize size;
+    for (const size_t place : unit) size += size_of(step.free_sequences[place]);
+    free.emplace(at + costs_.seconds(next, size), true, next);
+    begin += unit.size();
   }
-  return std::nullopt;
+  return {};
 }
 
 Lease Ledger::lease_evaluation() {

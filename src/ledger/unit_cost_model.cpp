@@ -1,5 +1,6 @@
 #include "hat/ledger/unit_cost_model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -10,6 +11,8 @@ namespace {
 
 constexpr double kForget = 0.95;       // weight of a unit against the one after it: about the last 20 count
 constexpr double kPriorWeight = 0.01;  // of the FLOP count, in units of observations
+constexpr double kMostSurprise = 4;    // a unit counts as at most so many times longer or shorter than predicted
+constexpr double kLeastShare = 0.1;    // of the average worker's seconds: no worker is taken to be faster than that
 
 /// Gaussian elimination with pivoting of a symmetric positive definite system.
 template <size_t n>
@@ -52,11 +55,12 @@ UnitCostModel::UnitCostModel(int workers, double area_weight)
 
 double UnitCostModel::seconds(int64_t worker, const UnitSize& unit) const {
   const Fit& fit = fits_[static_cast<size_t>(worker)];
-  if (fit.observed == 0) return observed_ > 0 ? cost(unit) * total_seconds_ / total_cost_ : cost(unit);
+  const double average = observed_ > 0 ? cost(unit) * total_seconds_ / total_cost_ : cost(unit);
+  if (fit.observed == 0) return average;
   const Terms x = terms(unit);
   double seconds = 0;
   for (size_t i = 0; i < x.size(); ++i) seconds += fit.coefficients[i] * x[i];
-  return seconds;
+  return std::max(seconds, kLeastShare * average);
 }
 
 // Ridge regression towards (0, rate, rate * area_weight). Each coefficient is scaled by its prior, so that one weight
@@ -64,19 +68,19 @@ double UnitCostModel::seconds(int64_t worker, const UnitSize& unit) const {
 // negative coefficient is put to zero and the others are fitted again.
 void UnitCostModel::solve(Fit& fit) const {
   const double rate = fit.seconds / fit.cost;
+  constexpr double kNone = 1e30;  // penalty of a term that is zero
   const Terms prior{0.0, rate, rate * area_weight_};
   const Terms scale{0.1 * fit.seconds / fit.error_weight, rate, rate * area_weight_};
   Terms penalty{};
   for (size_t i = 0; i < scale.size(); ++i) {
-    constexpr double kFixed = 1e12;  // a term that cannot be had: the model has no such cost
-    penalty[i] = scale[i] > 0 ? kPriorWeight / (scale[i] * scale[i]) : kFixed;
+    penalty[i] = scale[i] > 0 ? kPriorWeight / (scale[i] * scale[i]) : kNone;
   }
   for (int round = 0; round < kTerms; ++round) {
     std::array<Terms, kTerms> a = fit.products;
     Terms b = fit.sums;
     for (size_t i = 0; i < b.size(); ++i) {
       a[i][i] += penalty[i];
-      b[i] += penalty[i] * (penalty[i] > 1e20 ? 0.0 : prior[i]);
+      if (penalty[i] != kNone) b[i] += penalty[i] * prior[i];
     }
     fit.coefficients = solve_system(a, b);
     bool negative = false;
@@ -84,7 +88,7 @@ void UnitCostModel::solve(Fit& fit) const {
       if (fit.coefficients[i] >= 0) continue;
       negative = true;
       fit.coefficients[i] = 0;
-      penalty[i] = 1e30;
+      penalty[i] = kNone;
     }
     if (!negative) return;
   }
@@ -94,8 +98,14 @@ void UnitCostModel::observe(int64_t worker, const UnitSize& unit, double seconds
   if (!(seconds > 0)) return;
   Fit& fit = fits_[static_cast<size_t>(worker)];
   if (!std::exchange(fit.warm, true)) return;
-  const double error = std::abs(this->seconds(worker, unit) - seconds) / seconds;
-  const bool predicted = fit.observed > 0;
+  const bool is_predicted = fit.observed > 0;
+  const double predicted = this->seconds(worker, unit);
+  const double error = std::abs(predicted - seconds) / seconds;
+  // A clock that jumped or a machine that stood still must not outweigh all other units.
+  if (is_predicted) seconds = std::clamp(seconds, predicted / kMostSurprise, predicted * kMostSurprise);
+  // Errors relative to what was predicted: relative to what was measured, units that were short by chance would weigh
+  // more than those that were long.
+  const double unit_of_error = is_predicted ? predicted : seconds;
   for (Terms& row : fit.products) {
     for (double& value : row) value *= kForget;
   }
@@ -103,12 +113,12 @@ void UnitCostModel::observe(int64_t worker, const UnitSize& unit, double seconds
   fit.cost = fit.cost * kForget + cost(unit);
   fit.seconds = fit.seconds * kForget + seconds;
   Terms x = terms(unit);
-  for (double& value : x) value /= seconds;
+  for (double& value : x) value /= unit_of_error;
   for (size_t i = 0; i < x.size(); ++i) {
     for (size_t j = 0; j < x.size(); ++j) fit.products[i][j] += x[i] * x[j];
-    fit.sums[i] += x[i];
+    fit.sums[i] += x[i] * seconds / unit_of_error;
   }
-  fit.error = fit.error * kForget + (predicted ? error : 0.0);
+  fit.error = fit.error * kForget + (is_predicted ? error : 0.0);
   fit.error_weight = fit.error_weight * kForget + 1.0;
   ++fit.observed;
   ++observed_;

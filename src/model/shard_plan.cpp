@@ -1,6 +1,7 @@
 #include "hat/model/shard_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <charconv>
 #include <optional>
 
@@ -89,20 +90,37 @@ std::vector<TensorPiece> pieces_of(const ModelLayout& layout, const Part& part) 
   return pieces;
 }
 
-std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<std::string>& barriers) {
+namespace {
+/// The block where the upper half of the network begins: a layer, or the head.
+size_t upper_half(const ModelLayout& layout, const std::vector<BlockFlop>& flop) {
+  const double half = sum(flop).per_token / 2;
+  double before = 0;
+  size_t nearest = layout.blocks.size() - 1;
+  double distance = half;
+  for (size_t b = 0; b < layout.blocks.size(); ++b) {
+    const std::string& name = layout.blocks[b].name;
+    const bool begins = name == "head" || (name.ends_with(".attention") && layer_of(name) > 0);
+    if (begins && std::abs(before - half) < distance) {
+      nearest = b;
+      distance = std::abs(before - half);
+    }
+    before += flop[b].per_token;
+  }
+  return nearest;
+}
+}  // namespace
+
+std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<BlockFlop>& flop,
+                                 const std::vector<std::string>& barriers) {
   std::vector<bool> result(layout.blocks.size(), false);
   std::vector<std::string> names;
-  int64_t layers = 0;
-  for (const BlockSpec& block : layout.blocks) {
-    names.push_back(block.name);
-    layers = std::max(layers, layer_of(block.name).value_or(-1) + 1);
-  }
+  for (const BlockSpec& block : layout.blocks) names.push_back(block.name);
+  const size_t upper = upper_half(layout, flop);
   for (const std::string& barrier : barriers) {
     bool matched = barrier == "none" || barrier == "sensitivity";
     for (size_t b = 0; b < names.size(); ++b) {
-      const std::optional<int64_t> layer = layer_of(names[b]);
       const bool hit = barrier == "all" || (barrier == "attention" && names[b].ends_with(".attention")) ||
-                       (barrier == "upper" && (layer ? 2 * *layer >= layers : names[b] == "head")) ||
+                       (barrier == "upper" && b >= upper) ||
                        glob_match(barrier, names[b]);
       if (!hit) continue;
       result[b] = true;

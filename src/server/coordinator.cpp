@@ -25,6 +25,17 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
 // Where sketches are recorded, the last of them completes a step as servers do: the completion behind theirs.
 int64_t sketch_completion(const RunPlan& plan) { return plan.roles.servers(); }
 
+/// Share of a unit's time, a third of which is the forward pass, that passes before it comes to a barrier block of the
+/// plan.
+double share_before_barrier(const RunPlan& plan, const ChargedCost& charged) {
+  double flop = 0;
+  for (size_t block = 0; block < plan.is_barrier.size(); ++block) {
+    if (plan.is_barrier[block]) return flop / charged.total().per_token / 3;
+    flop += charged.blocks()[block].per_token;
+  }
+  return 1;
+}
+
 LedgerOptions ledger_options(const RunPlan& plan) {
   constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
   // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
@@ -47,6 +58,7 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           // from where they do not come back (test_dispatch: up to twice the time).
           .staleness = std::max<int64_t>(plan.deck.staleness, 0),
           .sync_steps = plan.deck.delay.sync_steps,
+          .before_barrier = share_before_barrier(plan, charged),
           .evaluate_every = plan.deck.eval.every,
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
           .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0};

@@ -33,7 +33,7 @@ class Prediction {
   void before_update(int64_t version, const TensorPiece& piece, const float* old_values);
   void after_update(int64_t version, const TensorPiece& piece, const float* new_values);
   /// All pieces of `version` are predicted.
-  void publish(int64_t version) { slots_.publish(version); }
+  void publish(int64_t version, double push_travel_s) { slots_.publish(version, push_travel_s); }
   /// SlotPublisher::read of the prediction.
   void read(int64_t version, int64_t first, std::span<float> values) const { slots_.read(version, first, values); }
 

@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "hat/core/clock.hpp"
+
 namespace hat {
 
 PushReceiver::PushReceiver(const Communicator& communicator, Accept accept)
@@ -14,7 +16,7 @@ void PushReceiver::expect(PushHeader header, int source_rank) {
     spare_bodies_.pop_back();
   }
   body.resize(static_cast<size_t>(header.count));
-  pending_.push_back({.header = std::move(header), .body = std::move(body), .request = Request()});
+  pending_.push_back({.header = std::move(header), .body = std::move(body), .request = Request(), .begin_s = now_s()});
   Pending& pending = pending_.back();
   pending.request = communicator_->start_receive(std::as_writable_bytes(std::span(pending.body)), source_rank,
                                                  static_cast<int>(MailTag::push_body));
@@ -45,7 +47,7 @@ bool PushReceiver::progress() {
     if (is_repeat(pending->header)) {
       ++repeats_dropped_;
     } else {
-      accept_(pending->header, pending->body);
+      accept_(pending->header, pending->body, now_s() - pending->begin_s);
     }
     spare_bodies_.push_back(std::move(pending->body));
     pending = pending_.erase(pending);

@@ -14,7 +14,8 @@ namespace hat {
 /// and drops repeats: a push counts once by (worker, lease generation, sequence number), however often it is sent.
 class PushReceiver {
  public:
-  using Accept = std::function<void(const PushHeader&, std::span<const float>)>;
+  /// A push, and how many seconds passed between its header and the end of its body.
+  using Accept = std::function<void(const PushHeader&, std::span<const float>, double travel_s)>;
 
   PushReceiver(const Communicator& communicator, Accept accept);
 
@@ -30,6 +31,7 @@ class PushReceiver {
     PushHeader header;
     std::vector<float> body;
     Request request;
+    double begin_s;
   };
   bool is_repeat(const PushHeader& header);
 

@@ -26,7 +26,9 @@ struct Server::Impl {
         shard(
             plan, server, order, window, clipping, [this](const StepComplete& message) { post_to_server(message, 0); },
             [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
-        pushes(world, [this](const PushHeader& header, std::span<const float> body) { shard.add_push(header, body); }) {
+        pushes(world, [this](const PushHeader& header, std::span<const float> body, double travel_s) {
+          shard.add_push(header, body, travel_s);
+        }) {
     shard.set_trace(trace);
     if (checkpoint != nullptr) {
       shard.restore(*checkpoint);

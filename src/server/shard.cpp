@@ -100,13 +100,13 @@ Shard::PartState& Shard::part_of(const PushHeader& header) {
                           header.begin, header.begin + header.count, header.block));
 }
 
-void Shard::add_push(const PushHeader& header, std::span<const float> values) {
+void Shard::add_push(const PushHeader& header, std::span<const float> values, double travel_s) {
   PartState& part = part_of(header);
   const double begin_s = now_s();
   if (plan_.unbounded()) {
-    queue_update(part, header, values);
+    queue_update(part, header, values, travel_s);
   } else {
-    add_to_sum(part, header, values);
+    add_to_sum(part, header, values, travel_s);
   }
   trace(TraceKind::adding, part, begin_s, header.step, header.units.empty() ? -1 : header.units.front(),
         header.base_version);
@@ -124,7 +124,7 @@ void Shard::trace(TraceKind kind, const PartState& part, double begin_s, int64_t
                .part = static_cast<int32_t>(part.index)});
 }
 
-void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values) {
+void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values, double travel_s) {
   if (header.step < part.next_step) {
     throw Error(
         fmt::format("server {} received a push of step {} for a block that has had that update", server_, header.step));
@@ -152,11 +152,16 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   }
   const auto tokens = static_cast<double>(sum.step_tokens());
   clipping_.part_complete(part.index, header.step, sum_of_squares / (tokens * tokens));
-  updates_.push_back(
-      {.part = &part, .step = header.step, .tokens = tokens, .norm = 0, .gradient = {}, .base_version = 0});
+  updates_.push_back({.part = &part,
+                      .step = header.step,
+                      .tokens = tokens,
+                      .norm = 0,
+                      .gradient = {},
+                      .base_version = 0,
+                      .travel_s = travel_s});
 }
 
-void Shard::queue_update(PartState& part, const PushHeader& header, std::span<const float> values) {
+void Shard::queue_update(PartState& part, const PushHeader& header, std::span<const float> values, double travel_s) {
   updates_.push_back({.part = &part,
                       .step = header.step,
                       .tokens = static_cast<double>(header.tokens),
@@ -164,7 +169,8 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
                       .gradient = {values.begin(), values.end()},
                       .base_version = header.base_version,
                       .asked_s = now_s() - header.age_s,
-                      .unit = header.units.empty() ? -1 : header.units.front()});
+                      .unit = header.units.empty() ? -1 : header.units.front(),
+                      .travel_s = travel_s});
 }
 
 double Shard::limit_factor_of(const Update& update) {
@@ -260,8 +266,8 @@ void Shard::finish(Update& update) {
   PartState& part = *update.part;
   const int64_t version = part.slots.latest() + 1;
   const double publish_s = now_s();
-  if (part.prediction) part.prediction->publish(version);
-  part.slots.publish(version);
+  if (part.prediction) part.prediction->publish(version, update.travel_s);
+  part.slots.publish(version, update.travel_s);
   trace(TraceKind::publish, part, publish_s, update.step, update.unit, version);
   trace(TraceKind::update, part, update.begin_s, update.step, update.unit, version);
   if (!plan_.unbounded()) {

@@ -44,7 +44,8 @@ class Shard {
   /// Fills and publishes the values, state and versions of a checkpoint.
   void restore(const CheckpointReader& checkpoint);
 
-  void add_push(const PushHeader& header, std::span<const float> values);
+  /// `travel_s`: how long the push was on its way.
+  void add_push(const PushHeader& header, std::span<const float> values, double travel_s);
   /// Does one piece of update work. False if there was none to do.
   bool progress();
 
@@ -82,11 +83,12 @@ class Shard {
     double scale = 0;
     double staleness = 0;  // mean over its pushes
     double begin_s = 0;    // of its first piece
+    double travel_s = 0;   // of its last push
   };
 
   PartState& part_of(const PushHeader& header);
-  void add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values);
-  void queue_update(PartState& part, const PushHeader& header, std::span<const float> values);
+  void add_to_sum(PartState& part, const PushHeader& header, std::span<const float> values, double travel_s);
+  void queue_update(PartState& part, const PushHeader& header, std::span<const float> values, double travel_s);
   bool try_start(Update& update);
   const float* gradient_of(const Update& update) const;
   /// The gradient for the next piece, with delay compensation where the deck asks for it and it was late.

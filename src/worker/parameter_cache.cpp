@@ -26,10 +26,9 @@ ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device
 // What others wait for in slots of the node must not stay half done: this worker may be the first to leave.
 ParameterCache::~ParameterCache() {
   if (std::uncaught_exceptions() > 0) return;
+  stop_expecting();
   for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
-    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) {
-      if (node_ != nullptr && ahead.pull) node_->release(index, ahead.need.predicted, ahead.need.version);
-    }
+    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) give_up(index, ahead);
   }
 }
 
@@ -48,6 +47,7 @@ std::optional<size_t> ParameterCache::Block::spare_copy() const {
   for (size_t copy = 0; copy < copies.size(); ++copy) {
     // The only copy (prefetch.depth = 0) is pulled into between passes, when nobody reads it.
     const bool taken = (copy == current && copies.size() > 1) ||
+                       (expected && expected->copy == copy) ||
                        std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
     if (!taken) return copy;
   }
@@ -66,9 +66,20 @@ SlotPull ParameterCache::start_pull(int64_t index, Need need, float* values) {
   return {window_, std::move(targets), need.version, need.rule, have, counters_};
 }
 
+ParameterCache::Ahead ParameterCache::begin_pull(int64_t index, Need need, size_t copy) {
+  Copy& target = blocks_[static_cast<size_t>(index)].copies[copy];
+  SlotPull pull = start_pull(index, need, target.values.data());
+  target.version = -1;
+  return {.need = need, .copy = copy, .pull = std::move(pull), .begin_s = now_s()};
+}
+
 /// False if all copies are taken.
 bool ParameterCache::add_ahead(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.expected && block.expected->need == need) {
+    block.ahead.push_back(*std::exchange(block.expected, std::nullopt));
+    return true;
+  }
   if (node_ != nullptr) {
     Ahead& ahead = block.ahead.emplace_back(Ahead{.need = need, .pull = {}});
     advance_on_node(index, ahead);
@@ -82,11 +93,15 @@ bool ParameterCache::add_ahead(int64_t index, Need need) {
     counters_.skipped_bytes += bytes(index);
     return true;
   }
-  const std::optional<size_t> copy = block.spare_copy();
+  std::optional<size_t> copy = block.spare_copy();
+  if (!copy && block.expected) {
+    give_up(index, *block.expected);
+    block.expected.reset();
+    ++counters_.guesses;
+    copy = block.spare_copy();
+  }
   if (!copy) return false;
-  SlotPull pull = start_pull(index, need, block.copies[*copy].values.data());
-  block.copies[*copy].version = -1;
-  block.ahead.push_back({.need = need, .copy = *copy, .pull = std::move(pull), .begin_s = now_s()});
+  block.ahead.push_back(begin_pull(index, need, *copy));
   return true;
 }
 
@@ -95,22 +110,54 @@ void ParameterCache::prefetch(int64_t index, Need need) {
   if (add_ahead(index, need)) ++counters_.guesses;
 }
 
-// Validation came between, or a unit is computed again. A pull under way is finished first: it is writing.
+void ParameterCache::expect(int64_t index, Need need) {
+  Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.own || block.expected || plan_.deck.prefetch_depth == 0) return;
+  const bool known = block.ahead.empty() ? block.satisfies(need) : block.ahead.back().need == need;
+  if (known) return;
+  if (node_ != nullptr) {
+    block.expected.emplace(Ahead{.need = need, .pull = {}});
+    advance_on_node(index, *block.expected);
+    return;
+  }
+  if (const std::optional<size_t> copy = block.spare_copy()) block.expected = begin_pull(index, need, *copy);
+}
+
+void ParameterCache::stop_expecting() {
+  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
+    std::optional<Ahead>& expected = blocks_[static_cast<size_t>(index)].expected;
+    // (What is here in a slot of the node may be overwritten as well.)
+    if (!expected || (expected->is_here && node_ == nullptr)) continue;
+    give_up(index, *expected);
+    expected.reset();
+    ++counters_.guesses;
+  }
+}
+
+// A pull under way is finished first: it is writing.
+void ParameterCache::give_up(int64_t index, Ahead& ahead) {
+  const bool fetching = ahead.fetches && ahead.pull.has_value();
+  ahead.pull.reset();  // ends its gets: the next worker that fetches writes to the same place
+  if (fetching) node_->release(index, ahead.need.predicted, ahead.need.version);
+  ++counters_.wrong_guesses;
+}
+
+// Validation came between, or a unit is computed again.
 void ParameterCache::drop_wrong_guesses(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   while (!block.ahead.empty() && block.ahead.front().need != need) {
-    Ahead dropped = std::move(block.ahead.front());
+    give_up(index, block.ahead.front());
     block.ahead.pop_front();
-    const bool fetched = node_ != nullptr && dropped.pull.has_value();
-    dropped.pull.reset();  // ends its gets: the next worker that fetches writes to the same place
-    if (fetched) node_->release(index, dropped.need.predicted, dropped.need.version);
-    ++counters_.wrong_guesses;
   }
 }
 
 const float* ParameterCache::acquire_in_place(Block& block, Need need, const std::string& what) {
   const OwnSlots& own = block.own_slots(need.predicted);
-  waiting_.until(Activity::wait_barrier, what, [&] { return own.latest() >= need.version; });
+  waiting_.until(Activity::wait_barrier, what, [&] {
+    if (own.latest() < need.version) return false;
+    if (own.holds(need.version)) waiting_.push_travelled(own.push_travel_s(need.version));
+    return true;
+  });
   const int64_t version = need.rule == SlotPull::Rule::exact ? need.version : own.latest();
   if (!own.holds(version)) throw Error(fmt::format("{} was overwritten before it was read in place", what));
   block.copies[block.current].version = version;
@@ -124,8 +171,11 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
   if (block.ahead.empty() && !add_ahead(index, need)) throw Error(fmt::format("{} has nowhere to go", what));
   Ahead& first = block.ahead.front();
   if (first.pull) {
-    waiting_.until(Activity::wait_barrier, what,
-                   [&] { return advance_pull(index, first) || first.pull->is_transferring(); });
+    waiting_.until(Activity::wait_barrier, what, [&] {
+      if (!first.pull->find()) return false;
+      waiting_.push_travelled(first.pull->push_travel_s());
+      return true;
+    });
     waiting_.until(Activity::wait_pull, what, [&] { return advance_pull(index, first); });
   }
   const int64_t version = first.pull ? first.pull->version() : need.version;
@@ -150,19 +200,31 @@ bool ParameterCache::advance_pull(int64_t index, Ahead& ahead) {
   return true;
 }
 
-/// True once the slot of the node has what is needed. Fetches it if no other worker does.
-bool ParameterCache::advance_on_node(int64_t index, Ahead& ahead) {
+/// True once what is needed is on its way to the slot of the node, or there. Fetches it if no other worker does; only a
+/// version that is published is claimed, so that nobody waits for a worker that has other things to do.
+bool ParameterCache::find_on_node(int64_t index, Ahead& ahead) {
   const auto [version, rule, predicted] = ahead.need;
+  if (ahead.fetches) return true;
+  if (node_->holds(index, predicted, version) || node_->is_arriving(index, predicted, version)) {
+    ahead.pull.reset();
+    return true;
+  }
   if (!ahead.pull) {
-    if (node_->holds(index, predicted, version)) return true;
-    if (!node_->claim(index, predicted, version)) return false;
     ahead.pull.emplace(start_pull(index, ahead.need, node_->values(index, predicted, version)));
-    ahead.fetches = true;
     ahead.begin_s = now_s();
   }
-  const bool is_here = advance_pull(index, ahead);
-  if (!is_here && ahead.pull->is_transferring()) node_->arriving(index, predicted, version);
-  if (!is_here) return false;
+  if (!ahead.pull->find() || !node_->claim(index, predicted, version)) return false;
+  node_->arriving(index, predicted, version, ahead.pull->push_travel_s());
+  ahead.fetches = true;
+  return true;
+}
+
+/// True once the slot of the node has what is needed.
+bool ParameterCache::advance_on_node(int64_t index, Ahead& ahead) {
+  const auto [version, rule, predicted] = ahead.need;
+  if (!find_on_node(index, ahead)) return false;
+  if (!ahead.pull) return node_->holds(index, predicted, version);  // another worker fetches it, or this one has
+  if (!advance_pull(index, ahead)) return false;
   ahead.pull.reset();
   node_->publish(index, predicted, version);
   return true;
@@ -172,10 +234,12 @@ const float* ParameterCache::acquire_on_node(int64_t index, Need need, const std
   Block& block = blocks_[static_cast<size_t>(index)];
   if (block.ahead.empty()) add_ahead(index, need);
   Ahead& first = block.ahead.front();
-  const auto done = [&] { return advance_on_node(index, first); };
-  waiting_.until(Activity::wait_barrier, what,
-                 [&] { return done() || node_->is_arriving(index, need.predicted, need.version); });
-  waiting_.until(Activity::wait_pull, what, done);
+  waiting_.until(Activity::wait_barrier, what, [&] {
+    if (!find_on_node(index, first)) return false;
+    waiting_.push_travelled(node_->push_travel_s(index, need.predicted, need.version));
+    return true;
+  });
+  waiting_.until(Activity::wait_pull, what, [&] { return advance_on_node(index, first); });
   if (!first.fetches) {
     ++counters_.skipped;
     counters_.skipped_bytes += bytes(index);
@@ -209,15 +273,17 @@ int64_t ParameterCache::version(int64_t index) const {
   return copy.version;
 }
 
+/// Of a unit to come; true once it is here.
+bool ParameterCache::advance(int64_t index, Ahead& ahead) {
+  if (node_ != nullptr) return advance_on_node(index, ahead);
+  return !ahead.pull || advance_pull(index, ahead);
+}
+
 void ParameterCache::progress() {
   for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
-    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) {
-      if (node_ != nullptr) {
-        advance_on_node(index, ahead);
-      } else if (ahead.pull) {
-        advance_pull(index, ahead);
-      }
-    }
+    Block& block = blocks_[static_cast<size_t>(index)];
+    for (Ahead& ahead : block.ahead) advance(index, ahead);
+    if (block.expected) advance(index, *block.expected);
   }
 }
 

@@ -57,6 +57,13 @@ class ParameterCache {
   /// Starts to pull `block` for a unit to come, behind those asked for before, unless it is there, on its way, or read
   /// in place. At most prefetch.depth can be ahead; what is more is pulled when it is acquired.
   void prefetch(int64_t block, Need need);
+  /// Starts to pull `block` for the worker's next step, of which no unit is leased yet, if a copy is to spare. So what
+  /// is published early comes while the links have nothing else to do. Rule exact only. The caller has a unit whose
+  /// step keeps servers from overwriting that version, or calls `stop_expecting`.
+  void expect(int64_t block, Need need);
+  /// What `expect` has asked for and is not here is given up. A worker without a unit holds nobody up: servers may pass
+  /// the versions that it expected.
+  void stop_expecting();
   /// Values of `block` in a version that `need` allows; waits for it: until it is published as wait_barrier, for its
   /// way here as wait_pull. Valid until the next acquire of the block. In place and under the rule freshest it is the
   /// newest version there is now. Throws Error when it was overwritten.
@@ -80,7 +87,7 @@ class ParameterCache {
     Need need;
     size_t copy = 0;               // not of node slots
     std::optional<SlotPull> pull;  // none: it is there, or (node slots) another worker fetches it
-    bool fetches = false;          // node slots: this worker fetches it, or has
+    bool fetches = false;          // node slots: this worker has claimed it, fetches it, or has
     double begin_s = 0;            // of the pull, for the trace
     bool is_here = false;
   };
@@ -90,18 +97,23 @@ class ParameterCache {
     std::vector<Copy> copies;               // one, without values, where blocks are not copied
     size_t current = 0;
     std::deque<Ahead> ahead;
+    std::optional<Ahead> expected;  // for a unit behind those
 
     const OwnSlots& own_slots(bool of_predicted) const { return of_predicted ? *own_predicted : *own; }
     bool satisfies(Need need) const;
-    /// A copy that is neither current nor ahead, if there is one.
+    /// A copy that is neither current nor ahead nor expected, if there is one.
     std::optional<size_t> spare_copy() const;
   };
   const float* acquire_in_place(Block& block, Need need, const std::string& what);
   const float* acquire_copy(int64_t index, Need need, const std::string& what);
   const float* acquire_on_node(int64_t index, Need need, const std::string& what);
   bool add_ahead(int64_t index, Need need);
+  Ahead begin_pull(int64_t index, Need need, size_t copy);
+  void give_up(int64_t index, Ahead& ahead);
+  bool advance(int64_t index, Ahead& ahead);
   SlotPull start_pull(int64_t index, Need need, float* values);
   void drop_wrong_guesses(int64_t index, Need need);
+  bool find_on_node(int64_t index, Ahead& ahead);
   bool advance_on_node(int64_t index, Ahead& ahead);
   bool advance_pull(int64_t index, Ahead& ahead);
   int64_t bytes(int64_t block) const;

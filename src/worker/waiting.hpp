@@ -21,8 +21,8 @@ class Waiting {
   /// Returns once `ready()`. Throws Error naming this rank and `what` when that takes too long.
   template <class Ready>
   void until(Activity activity, const std::string& what, Ready ready) {
+    const ActivityScope scope(account_, activity);  // in shared memory a first look may be the whole transfer
     if (ready()) return;
-    const ActivityScope scope(account_, activity);
     const double start_s = now_s();
     Backoff backoff;
     while (true) {
@@ -35,6 +35,9 @@ class Waiting {
       last_wait_end_s_ = now_s();
     }
   }
+
+  /// To be called by `ready` when a version is there: how long the last push that went into it was on its way.
+  void push_travelled(double seconds) { account_.set_push_travel(seconds); }
 
   /// When what was waited for last was there; 0 before the first wait. (Emulated devices: they could not go on before.)
   double last_wait_end_s() const { return last_wait_end_s_; }

@@ -70,6 +70,7 @@ struct Worker::Impl : PassObserver {
   void ask_ahead();
   void take_answers();
   void prefetch(const Lease& lease);
+  void expect_next_step(int64_t block);
   bool is_single(int64_t block) const;
   bool ends_step(const Lease& lease) const;
   void send_block(int64_t block);
@@ -161,6 +162,7 @@ void Worker::Impl::run() {
 
 LeasedWork Worker::Impl::next_work() {
   if (upcoming.empty()) {
+    cache.stop_expecting();
     leases.ask(/*idle=*/true, closed_step);
     take_answers();
   }
@@ -177,6 +179,7 @@ void Worker::Impl::take_answers() {
   while (leases.asked() > 0) {
     upcoming.push_back(leases.take());
     const LeaseKind kind = upcoming.back().lease.kind;
+    if (plan.deck.prefetch_depth == 0) continue;  // pulled when it is needed
     if (kind == LeaseKind::train || kind == LeaseKind::evaluate) prefetch(upcoming.back().lease);
   }
 }
@@ -219,7 +222,10 @@ void Worker::Impl::train(LeasedWork& work) {
                           .recomputed = guard.finish_unit(),
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);
-  if (plan.deck.prefetch_depth == 0) send_late();
+  if (plan.deck.prefetch_depth == 0) {
+    send_late();
+    sender.finish();  // nothing goes on beside computing
+  }
   if (plan.unbounded()) send_all_clipped();
   if (last_of_step) closed_step = current.step + 1;
   trained_tokens += unit_tokens;
@@ -257,7 +263,17 @@ void Worker::Impl::before_forward(int64_t block) {
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
   block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
   guard.took(block, cache.version(block));
+  expect_next_step(block);
   trace.forward_begins(block, cache.version(block));
+}
+
+// The next step of the data will most likely have a unit for this worker, whichever it is. What late blocks need for it
+// is published already, or soon; what barrier blocks need is not before this worker has pushed its last gradient.
+void Worker::Impl::expect_next_step(int64_t block) {
+  if (current.kind != LeaseKind::train || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+  const int64_t next = current.step + 1;
+  if (next == plan.end_step || !barriers.knows(next) || barriers.oldest_version(block, next) == next) return;
+  cache.expect(block, need(block, {.kind = LeaseKind::train, .step = next}));
 }
 
 // The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.

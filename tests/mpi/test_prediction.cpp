@@ -49,7 +49,7 @@ struct UpdatedPart {
       optimizer.update(piece, version, {.base = 0.01, .muon = 0.01}, 1.0, gradient.data(), old_values, new_values);
       prediction.after_update(version + 1, optimizer.piece(piece), new_values);
     }
-    prediction.publish(version + 1);
+    prediction.publish(version + 1, 0);
     slots.publish(version + 1);
     remember();
   }

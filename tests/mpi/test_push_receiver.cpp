@@ -53,7 +53,7 @@ struct Accepted {
 std::vector<Accepted> receive(const Communicator& world, int64_t pushes, int64_t& repeats) {
   Mailbox mailbox(world, MailTag::to_server);
   std::vector<Accepted> accepted;
-  PushReceiver receiver(world, [&](const PushHeader& header, std::span<const float> body) {
+  PushReceiver receiver(world, [&](const PushHeader& header, std::span<const float> body, double /*travel_s*/) {
     accepted.push_back({.worker = header.worker, .generation = header.generation, .number = header.sequence_number});
     ASSERT_EQ(static_cast<int64_t>(body.size()), header.count);
     ASSERT_EQ(header.units, std::vector<int64_t>{7});

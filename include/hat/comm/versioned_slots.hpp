@@ -11,7 +11,7 @@ namespace hat {
 
 /// Where the versions of one part (a run of values owned by one server) lie in that server's window:
 ///   int64 latest                       newest version published
-///   slot 0 .. slots - 1, each: int64 version, then the values in `format`
+///   slot 0 .. slots - 1, each: header (int64 version, int64 push_travel_ns), then the values in `format`
 /// Version v lies in slot v % slots. All offsets in bytes, multiples of 64.
 ///
 /// Who may touch what. The header of a slot says in which state it is:
@@ -47,8 +47,9 @@ class SlotPublisher {
   /// Where the values of `version` are to be written: fp32: its slot, and whatever version that held is gone for
   /// pullers from now on; bf16: over values(), element by element. May be called again until the version is published.
   std::span<float> begin(int64_t version);
-  /// Makes the version visible, and `latest`.
-  void publish(int64_t version);
+  /// Makes the version visible, and `latest`. `push_travel_s`: how long the last of the pushes that went into it was on
+  /// its way; for the accounts of those who waited.
+  void publish(int64_t version, double push_travel_s = 0);
 
   int64_t latest() const { return latest_; }
   /// Values of the version published last. With bf16 they are already being overwritten once `begin` has been called.
@@ -81,6 +82,8 @@ class OwnSlots {
   /// The slot of `version` has it whole at this moment.
   bool holds(int64_t version) const { return load(part_.header_offset(version)) == version; }
   const float* values(int64_t version) const;
+  /// Of a version that is held: SlotPublisher::publish.
+  double push_travel_s(int64_t version) const;
 
  private:
   int64_t load(int64_t offset) const;
@@ -125,13 +128,23 @@ class SlotPull {
 
   /// True once all parts lie in their targets with one version. Throws Error when the exact version has been
   /// overwritten (it can never arrive then).
-  bool step();
+  bool step() { return advance(State::done); }
+  /// True once the version is published: what is waited for from then on is its way, nobody's work. Reads headers only,
+  /// and throws as `step`.
+  bool find() { return advance(State::found); }
   int64_t version() const { return version_; }
-  /// The version is there and its values are on their way: what is waited for now is the transfer, nobody's work.
-  bool is_transferring() const { return state_ != State::look && state_ != State::headers; }
+  bool is_found() const { return state_ >= State::found; }
+  /// Once found: how long the last push that went into it was on its way (SlotPublisher::publish).
+  double push_travel_s() const;
 
  private:
-  enum class State { look, headers, bodies, headers_again, done };
+  enum class State { look, headers, found, bodies, headers_again, done };  // in this order
+  /// SlotPublisher writes it, in front of a slot's values.
+  struct Header {
+    int64_t version;
+    int64_t push_travel_ns;
+  };
+  bool advance(State goal);
   void start_look();
   void start_headers();
   void start_bodies();
@@ -149,7 +162,7 @@ class SlotPull {
   PullCheck check_;
   State state_ = State::look;
   int64_t version_ = 0;
-  std::vector<int64_t> words_;
+  std::vector<Header> headers_;  // of the parts; while looking, `latest` as version
   std::vector<Request> requests_;
 };
 

@@ -11,12 +11,13 @@ namespace hat {
 /// with where it lies (rule exact, staleness bounded). Slots as the servers have them, version v in slot v mod (S + 2),
 /// of whole blocks in fp32; with staleness.predict twice, for values as predicted, too.
 ///
-/// A slot has three words, which all workers of the node see:
-///   claimed   version that a worker fetches, or fetched last: one worker takes it by compare-and-exchange
+/// A slot has four words, which all workers of the node see:
+///   claimed   version that a worker fetches, or fetched last: one worker takes it by compare-and-exchange, once it is
+///             published
 ///   arriving  version whose values are on their way, or came last
 ///   version   what the slot holds, whole; kNone while something is on its way
-/// A worker may claim a version before it is published; the old values stay until it is, and then nobody uses them any
-/// more (worker/parameter_cache.hpp).
+///   push_travel_ns   of that version or the arriving one (SlotPublisher::publish)
+/// Once a version is published nobody uses the values any more that its slot had (worker/parameter_cache.hpp).
 class NodeSlots {
  public:
   static constexpr int64_t kNone = -1;
@@ -27,12 +28,15 @@ class NodeSlots {
   bool holds(int64_t block, bool predicted, int64_t version) const;
   /// Its values are on their way to the slot.
   bool is_arriving(int64_t block, bool predicted, int64_t version) const;
+  /// Of a version that it holds or that is arriving.
+  double push_travel_s(int64_t block, bool predicted, int64_t version) const;
   float* values(int64_t block, bool predicted, int64_t version) const;
 
-  /// True for one worker, which fetches the version and then says `arriving`, `publish`, or `release` to give it up.
+  /// True for one worker, which says `arriving` before it fetches the version, and then `publish`, or `release` to give
+  /// it up.
   /// Throws Error when a later version has taken the slot: the one wanted can never be had again.
   bool claim(int64_t block, bool predicted, int64_t version) const;
-  void arriving(int64_t block, bool predicted, int64_t version) const;
+  void arriving(int64_t block, bool predicted, int64_t version, double push_travel_s) const;
   void publish(int64_t block, bool predicted, int64_t version) const;
   void release(int64_t block, bool predicted, int64_t version) const;
 
@@ -44,6 +48,7 @@ class NodeSlots {
     int64_t claimed;
     int64_t arriving;
     int64_t version;
+    int64_t push_travel_ns;
   };
   Words& words(int64_t block, bool predicted, int64_t version) const;
 

@@ -25,9 +25,10 @@ struct LedgerOptions {
   int64_t first_step = 0;      ///< where training starts or continues
   int64_t end_step = 0;        ///< one behind the last
   int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
-  int64_t staleness =
-      0;  ///< S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0: unbounded)
+  /// S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0 where unbounded).
+  int64_t staleness = 0;
   int64_t sync_steps = 0;      ///< first steps of training in which S is 0
+  double before_barrier = 1;   ///< share of a unit's time before it needs all of the step before; 1: it never does
   int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
   int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
 };
@@ -61,10 +62,11 @@ struct EvaluationResult {
 ///   sorted     the same after sorting by length: equal counts, similar loads
 ///   balanced   sets of nearly equal estimated cost (balanced_partition)
 ///   on_demand  units are formed when a worker asks: the longest free sequences first, single or packed up to
-///              least_tokens, max_delay_s and, so that the last units of a step end together, a quarter of what is left
-///              for each worker. A worker asks while it still computes; which unit it gets is what it would take if all
-///              took the longest one whenever they become free, as the cost model predicts. So a worker that has
-///              hours to go on a long sequence does not sit on another that somebody else could begin earlier.
+///              unit_tokens, max_delay_s and what the worker can do until the step ends if no worker idles; the less
+///              predictable units are, the smaller a part of that. A worker asks while it still computes; which unit it
+///              gets is what it would take if all took the longest one whenever they become free, as the cost model
+///              predicts. So a worker that has hours to go on a long sequence does not sit on another that somebody
+///              else could begin earlier.
 class Ledger {
  public:
   Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, const LedgerOptions& options);
@@ -107,6 +109,7 @@ class Ledger {
     std::map<int64_t, Unit> units;               // by number
     std::vector<std::deque<int64_t>> own_units;  // fixed in advance: of each worker, free ones
     std::deque<Sequence> free_sequences;         // on demand: in no unit yet, longest first
+    int64_t longest = 0;                         // on demand: tokens of the longest one
     int64_t units_computed = 0;
     std::vector<bool> complete;  // by completion
     std::vector<int64_t> staleness_counts;
@@ -122,12 +125,6 @@ class Ledger {
     std::deque<Assigned> assigned;
     double since_s = 0;  // when it began the first of them, or ended its last
   };
-  /// Sequences [begin, end) of OpenStep::free_sequences.
-  struct Run {
-    size_t begin;
-    size_t end;
-  };
-
   OpenStep& open_step(int64_t step);
   Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
   void commit_complete_steps(double now_s);
@@ -143,9 +140,9 @@ class Ledger {
   bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
   int64_t staleness_of(int64_t step) const { return step < options_.sync_steps ? 0 : options_.staleness; }
   std::vector<double> free_at(double now_s, int64_t step) const;
-  Run unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, size_t workers) const;
-  std::optional<Run> planned_run(int64_t worker, const OpenStep& step, int64_t index, double now_s) const;
-  double free_cost(const OpenStep& step, int64_t worker) const;
+  double greatest_share() const;
+  std::vector<size_t> unit_from(const OpenStep& step, size_t begin, double left, int64_t worker, bool gaps) const;
+  std::vector<size_t> planned_unit(int64_t worker, const OpenStep& step, int64_t index, double now_s) const;
 
   DataOrder& order_;
   std::vector<std::vector<Sequence>> validation_;

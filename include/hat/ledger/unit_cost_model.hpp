@@ -50,8 +50,8 @@ class UnitCostModel {
   static constexpr int kTerms = 3;
   using Terms = std::array<double, kTerms>;
   struct Fit {
-    std::array<Terms, kTerms> products{};  // sum of x x^T, x = terms over measured seconds
-    Terms sums{};                          // sum of x
+    std::array<Terms, kTerms> products{};  // sum of x x^T, x = terms over predicted seconds
+    Terms sums{};                          // sum of x y, y = measured over predicted seconds
     double cost = 0;                       // sums for the rate of the prior
     double seconds = 0;
     Terms coefficients{};

@@ -52,7 +52,7 @@ class Account {
   void begin() {
     since_ = now_s();
     seconds_.assign(kActivities, 0.0);
-    mpi_seconds_ = barrier_transfer_seconds_ = waited_ = gathered_ = 0;
+    mpi_seconds_ = barrier_transfer_seconds_ = waited_ = gathered_ = push_travel_ = 0;
     current_ = Activity::other;
   }
 
@@ -96,6 +96,9 @@ class Account {
     ring_gathering_ = gathering;
   }
 
+  /// What is waited for at a barrier is there; the last push for it was so long on its way.
+  void set_push_travel(double seconds) { push_travel_ = std::max(push_travel_, seconds); }
+
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
  private:
@@ -109,8 +112,8 @@ class Account {
     if (ring_gathering_) gathered_ += seconds;
   }
   void end_barrier_wait() {
-    barrier_transfer_seconds_ += std::min(2 * gathered_, waited_);
-    gathered_ = waited_ = 0;
+    barrier_transfer_seconds_ += std::min(2 * gathered_ + push_travel_, waited_);
+    gathered_ = waited_ = push_travel_ = 0;
   }
 
   Activity current_ = Activity::other;
@@ -122,6 +125,7 @@ class Account {
   bool ring_gathering_ = false;
   double waited_ = 0;    // of the present wait in wait_barrier
   double gathered_ = 0;  // of that, while a ring gathered
+  double push_travel_ = 0;
   Listener listener_;
 };
 

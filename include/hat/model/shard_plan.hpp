@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/model/flop_count.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
@@ -40,8 +41,10 @@ ShardPlan plan_shards(const ModelLayout& layout, int servers, OptimizerKind opti
 std::vector<TensorPiece> pieces_of(const ModelLayout& layout, const Part& part);
 
 /// For each block whether it is a barrier block. `barriers` as in the deck: none, all, attention (the attention
-/// sublayers), upper (the upper half of the layers and the head), sensitivity (none to begin with), or names and
-/// patterns of blocks. Throws InputError on a pattern that matches nothing.
-std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<std::string>& barriers);
+/// sublayers), upper (the upper half: whole layers and the head, from the layer where the forward pass is nearest to half
+/// of its FLOP), sensitivity (none to begin with), or names and patterns of blocks. `flop`: by block. Throws InputError
+/// on a pattern that matches nothing.
+std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<BlockFlop>& flop,
+                                 const std::vector<std::string>& barriers);
 
 }  // namespace hat
