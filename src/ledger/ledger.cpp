@@ -235,7 +235,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
   };
   for (int64_t s = committed_; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
     const double may_begin = end_of_all_to(s - 1 - staleness_of(s));
-    const double may_pass = end_of_all_to(s - 1);  // the first barrier block
+    const double may_pass = options_.before_barrier < 1 ? end_of_all_to(s - 1) : 0;  // the first barrier block
     for (size_t w = 0; w < workers_.size(); ++w) {
       const std::deque<Assigned>& assigned = workers_[w].assigned;
       for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
