@@ -14,6 +14,7 @@
 
 #include "commands/all_ranks.hpp"
 #include "commands/bench.hpp"
+#include "commands/compute_choice.hpp"
 #include "commands/longtail_plan.hpp"
 #include "commands/training_run.hpp"
 #include "hat/comm/mpi_environment.hpp"
@@ -36,15 +37,15 @@ constexpr double kWaitForRun_s = 1e6;
 /// Where data and run folders are: removed at the end unless the user keeps it. Of rank 0.
 class BenchFolder {
  public:
-  explicit BenchFolder(const std::string& keep) : is_kept_(!keep.empty()) {
+  BenchFolder(const std::string& keep, const OptionSet& keys) : is_kept_(!keep.empty()) {
     if (is_kept_) {
       path_ = fs::absolute(keep);
       if (fs::exists(path_) && !(fs::is_directory(path_) && fs::is_empty(path_))) {
-        throw InputError("command line", "--keep", path_.string() + " exists and is no empty folder");
+        throw bad_bench_option(keys, "keep", path_.string() + " exists and is no empty folder");
       }
       std::error_code error;
       fs::create_directories(path_, error);
-      if (error) throw InputError("command line", "--keep", path_.string() + ": " + error.message());
+      if (error) throw bad_bench_option(keys, "keep", path_.string() + ": " + error.message());
       return;
     }
     std::string name = (fs::temp_directory_path() / "hat-bench-XXXXXX").string();
@@ -112,8 +113,10 @@ ExitCode run_one(const Communicator& world, const LongtailRun& run, RunResult& r
   {
     const Communicator ranks = world.split(takes_part ? 0 : -1);
     std::optional<OutputToFile> quiet;
-    if (world.rank() == 0) quiet.emplace(run.folder.string() + ".log");
-    if (takes_part) code = run_training(ranks, run.deck, run.deck_text, &result);
+    const std::string log = run.folder.string() + ".log";
+    if (world.rank() == 0) quiet.emplace(log);
+    // A training that aborts takes the bench with it, and leaves its folder.
+    if (takes_part) code = run_training(ranks, run.deck, run.deck_text, &result, "; its output: " + log);
     world.wait_barrier(kWaitForRun_s, "the other ranks to end a training");
   }
   return static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));
@@ -192,9 +195,14 @@ void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
   table.print();
 }
 
+/// Of all runs: where a deck leaves it open, it is chosen once (or deterministic).
+const char* precision_of(const Deck& deck) { return deck.precision == Precision::bf16 ? "bf16" : "fp32"; }
+
 void print_tables(const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups, const Machine& machine,
                   const PeakRates& peaks) {
-  print_bench_head(1, machine, peaks);
+  const Deck& deck = plan.groups.front().runs.front().deck;
+  print_bench_head(static_cast<int>(deck.worker.threads), machine, peaks);
+  fmt::print("precision {}\n", precision_of(deck));
   for (size_t i = 0; i < groups.size(); ++i) print_group(plan.groups[i], groups[i]);
   fmt::print(
       "\nutil %: charged FLOP over what all devices could do in the time; ideal %: the same of a greedy schedule of "
@@ -243,11 +251,12 @@ nlohmann::ordered_json run_json(const Done& done, const Done& first) {
 
 void print_json(const LongtailOptions& options, const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups,
                 const Machine& machine, const PeakRates& peaks) {
-  nlohmann::ordered_json json = bench_json("bench longtail", 1, machine, peaks);
+  const Deck& deck = plan.groups.front().runs.front().deck;
+  nlohmann::ordered_json json = bench_json("bench longtail", static_cast<int>(deck.worker.threads), machine, peaks);
   json["deck"] = options.deck;
   json["text"] = options.text.empty() ? "synthetic" : options.text;
   json["loss_window_steps"] = window_of(options);
-  const Deck& deck = plan.groups.front().runs.front().deck;
+  json["precision"] = precision_of(deck);
   json["emulated"] = {{"flop_per_s", deck.emulation.device.speed},
                       {"bandwidth", deck.emulation.network.bandwidth},
                       {"length_scale", deck.emulation.length_scale},
@@ -261,7 +270,21 @@ void print_json(const LongtailOptions& options, const LongtailPlan& plan, const 
   fmt::print("{}\n", json.dump(2));
 }
 
-ExitCode bench_longtail(OptionSet& bench_keys, const LongtailOptions& options, const CLI::App& command) {
+/// Where the deck leaves the precision open it is measured once, on as many ranks as there are workers: trainings that
+/// measured for themselves could compute differently, and could not be compared. Collective.
+ExitCode choose_precision(const Communicator& world, const LongtailPlan& plan, LongtailOptions& options) {
+  const LongtailRun& run = plan.groups.front().runs.front();
+  if (run.deck.precision != Precision::automatic || run.deck.deterministic) return ExitCode::success;
+  ModelConfig model = run.deck.model;
+  fill_vocabulary(model);
+  ProductTimes times;
+  const ExitCode code = measure_slowest(world, world.rank() < run.workers, model,
+                                        {.threads = static_cast<int>(run.deck.worker.threads)}, times);
+  if (code == ExitCode::success) options.precision = name_of(faster_of(times));
+  return code;
+}
+
+ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const CLI::App& command) {
   MpiEnvironment mpi;
   const Communicator world = Communicator::world();
   std::unique_ptr<BenchFolder> folder;
@@ -269,14 +292,20 @@ ExitCode bench_longtail(OptionSet& bench_keys, const LongtailOptions& options, c
   ExitCode code = on_all_ranks(world, [&] {
     refuse_accidental_singleton();
     bench_keys.load(deck_file(options.deck));
-    if (world.rank() == 0) folder = std::make_unique<BenchFolder>(options.keep);
+    if (world.rank() == 0) folder = std::make_unique<BenchFolder>(options.keep, bench_keys);
   });
   if (code != ExitCode::success) return code;
   path = world.broadcast(folder ? folder->path().string() : "", 0);
   LongtailPlan plan;
-  code = on_all_ranks(world, [&] {
+  const auto make_plan = [&] {
     const DeckMaker decks(deck_file(options.deck), command.remaining());
-    plan = plan_longtail(options, decks, world.size(), path);
+    plan = plan_longtail(options, bench_keys, decks, world.size(), path);
+  };
+  code = on_all_ranks(world, make_plan);
+  if (code == ExitCode::success) code = choose_precision(world, plan, options);
+  if (code != ExitCode::success) return code;
+  code = on_all_ranks(world, [&] {
+    make_plan();
     if (world.rank() != 0) return;
     for (const LongtailData& data : plan.data) write_data(options, data, plan.groups.front().runs.front().deck);
   });
@@ -311,7 +340,8 @@ void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
            "article: 62 % of 32-511, 28 % of 512-2047, 10 % of 2048-8192 tokens; a number instead of 8192; equal");
   keys.add("steps", options.steps, "Steps of each training")->check(integer_in(2, 1'000'000));
   keys.add("barrier_depth", options.barrier_depth,
-           "One table more: hybrid, S = 1, with a barrier on the block at these relative depths (0 first, 1 head)")
+           "One table more: hybrid, S = 1, with a barrier on the block whose first use is nearest to each of these "
+           "relative depths in FLOP (0 first, 1 behind the head)")
       ->check(real_in(0, 1));
   keys.add("jitters", options.jitters,
            "One table more for each: devices of this relative jitter, equal lengths, one sequence a worker and step")

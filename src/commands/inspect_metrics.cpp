@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "commands/inspect.hpp"
 #include "hat/core/error.hpp"
@@ -27,10 +28,14 @@ struct WorkerTotal {
 struct BlockTotal {
   int64_t steps = 0;
   int64_t barrier_steps = 0;
-  int64_t pushes = 0;
+  int64_t part_pushes = 0;
+  bool has_pushes = false;  // sketches were recorded, in some steps
+  int64_t pushes = 0;       // in those
+  int64_t pushes_against = 0;
+  int64_t pushes_over_limit = 0;
   double staleness_min = std::numeric_limits<double>::infinity();
   double staleness_max = -std::numeric_limits<double>::infinity();
-  std::vector<double> medians;
+  std::vector<double> medians;  // of steps
   double version_spread = 0;
   double wait_seconds = 0;
   double sensitivity = std::numeric_limits<double>::quiet_NaN();  // the newest
@@ -61,7 +66,10 @@ std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
 std::vector<BlockTotal> block_totals(const hdf5::File& file, const std::vector<std::string>& names) {
   const MetricsTableReader table(file, "step_blocks");
   const std::vector<double> block = table.column("block");
+  const std::vector<double> part_pushes = table.column("part_pushes");
   const std::vector<double> pushes = table.column("pushes");
+  const std::vector<double> against = table.column("pushes_against");
+  const std::vector<double> over_limit = table.column("pushes_over_limit");
   const std::vector<double> least = table.column("staleness_min");
   const std::vector<double> middle = table.column("staleness_median");
   const std::vector<double> most = table.column("staleness_max");
@@ -80,8 +88,14 @@ std::vector<BlockTotal> block_totals(const hdf5::File& file, const std::vector<s
     total.wait_seconds += waited[row];
     if (barrier[row] > 0) ++total.barrier_steps;
     if (!std::isnan(sensitivity[row])) total.sensitivity = sensitivity[row];
-    if (pushes[row] == 0) continue;
-    total.pushes += static_cast<int64_t>(pushes[row]);
+    if (!std::isnan(pushes[row])) {
+      total.has_pushes = true;
+      total.pushes += static_cast<int64_t>(pushes[row]);
+      total.pushes_against += static_cast<int64_t>(against[row]);
+    }
+    total.pushes_over_limit += static_cast<int64_t>(over_limit[row]);
+    if (part_pushes[row] == 0) continue;
+    total.part_pushes += static_cast<int64_t>(part_pushes[row]);
     total.staleness_min = std::min(total.staleness_min, least[row]);
     total.staleness_max = std::max(total.staleness_max, most[row]);
     total.medians.push_back(middle[row]);
@@ -140,30 +154,63 @@ void add_workers(const std::map<int64_t, WorkerTotal>& workers, Inspection& resu
 }
 
 void add_blocks(const std::vector<std::string>& names, const std::vector<BlockTotal>& blocks, Inspection& result) {
-  result.text += fmt::format("    {:<24}{:>10}{:>24}{:>8}{:>12}{:>10}{:>13}\n", "block", "pushes",
-                             "staleness min/med/max", "spread", "waited, s", "barrier", "sensitivity");
+  result.text += fmt::format("    {:<24}{:>12}{:>24}{:>8}{:>12}{:>10}{:>13}{:>18}{:>12}\n", "block", "part pushes",
+                             "staleness min/med/max", "spread", "waited, s", "barrier", "sensitivity",
+                             "against / pushes", "over limit");
   result.data["blocks"] = nlohmann::json::array();
   for (size_t b = 0; b < blocks.size(); ++b) {
     const BlockTotal& block = blocks[b];
-    nlohmann::json entry{{"block", names[b]},      {"steps", block.steps},
-                         {"pushes", block.pushes}, {"wait_seconds", block.wait_seconds},
-                         {"staleness", nullptr},   {"version_spread", block.version_spread},
-                         {"sensitivity", nullptr}, {"barrier_steps", block.barrier_steps}};
+    nlohmann::json entry{{"block", names[b]},
+                         {"steps", block.steps},
+                         {"part_pushes", block.part_pushes},
+                         {"wait_seconds", block.wait_seconds},
+                         {"staleness", nullptr},
+                         {"version_spread", block.version_spread},
+                         {"sensitivity", nullptr},
+                         {"barrier_steps", block.barrier_steps},
+                         {"pushes", nullptr},
+                         {"pushes_against", nullptr},
+                         {"pushes_over_limit", block.pushes_over_limit}};
     std::string staleness = "-";
-    if (block.pushes > 0) {
+    if (block.part_pushes > 0) {
       const double median = lower_median(block.medians);
       staleness = fmt::format("{:.0f} / {:.0f} / {:.0f}", block.staleness_min, median, block.staleness_max);
-      entry["staleness"] = {{"min", block.staleness_min}, {"median", median}, {"max", block.staleness_max}};
+      entry["staleness"] = {
+          {"min", block.staleness_min}, {"median_of_step_medians", median}, {"max", block.staleness_max}};
     }
     if (!std::isnan(block.sensitivity)) entry["sensitivity"] = block.sensitivity;
+    std::string against = "-";
+    if (block.has_pushes) {
+      against = fmt::format("{} / {}", with_commas(block.pushes_against), with_commas(block.pushes));
+      entry["pushes"] = block.pushes;
+      entry["pushes_against"] = block.pushes_against;
+    }
     const std::string barrier = block.barrier_steps == 0             ? "no"
                                 : block.barrier_steps == block.steps ? "yes"
                                                                      : fmt::format("{} steps", block.barrier_steps);
-    result.text += fmt::format("    {:<24}{:>10}{:>24}{:>8.0f}{:>12.2f}{:>10}{:>13}\n", names[b],
-                               with_commas(block.pushes), staleness, block.version_spread, block.wait_seconds, barrier,
-                               std::isnan(block.sensitivity) ? "-" : fmt::format("{:.3g}", block.sensitivity));
+    result.text += fmt::format("    {:<24}{:>12}{:>24}{:>8.0f}{:>12.2f}{:>10}{:>13}{:>18}{:>12}\n", names[b],
+                               with_commas(block.part_pushes), staleness, block.version_spread, block.wait_seconds,
+                               barrier, std::isnan(block.sensitivity) ? "-" : fmt::format("{:.3g}", block.sensitivity),
+                               against, with_commas(block.pushes_over_limit));
     result.data["blocks"].push_back(entry);
   }
+}
+
+/// "51 to 100, 151": steps up to the last one that have no row (FORMAT.md tells when that happens).
+void add_gaps(const std::vector<double>& steps, Inspection& result) {
+  std::string gaps;
+  result.data["missing_steps"] = nlohmann::json::array();
+  int64_t expected = 1;
+  for (const double value : steps) {
+    const auto step = static_cast<int64_t>(value);
+    if (step > expected) {
+      const int64_t last = step - 1;
+      gaps += last > expected ? fmt::format(", {} to {}", expected, last) : fmt::format(", {}", last);
+      result.data["missing_steps"].push_back({{"first", expected}, {"last", last}});
+    }
+    expected = step + 1;
+  }
+  if (!gaps.empty()) result.text += fmt::format("    without the steps {}, which were not saved\n", gaps.substr(2));
 }
 
 }  // namespace
@@ -178,14 +225,24 @@ void add_accounts(const fs::path& run, Inspection& result) {
   try {
     const hdf5::File file = open_metrics(path);
     const std::vector<std::string> names = file.root().read_strings("blocks");
-    const int64_t steps = MetricsTableReader(file, "steps").rows();
+    const MetricsTableReader by_step(file, "steps");
+    const int64_t steps = by_step.rows();
+    const std::vector<double> recomputed = by_step.column("recomputed");
     const std::map<int64_t, WorkerTotal> workers = worker_totals(file);
     const std::vector<BlockTotal> blocks = block_totals(file, names);
     result.data["measured_steps"] = steps;
-    result.text += fmt::format("  metrics.h5  {} steps; time of each worker in %, blocks over all steps\n", steps);
+    result.text += fmt::format(
+        "  metrics.h5  {} steps; time of each worker in %, blocks over all steps (med: the median of the steps' "
+        "medians)\n",
+        steps);
+    add_gaps(by_step.column("step"), result);
+    result.data["recomputed"] = std::accumulate(recomputed.begin(), recomputed.end(), int64_t{0});
     if (steps == 0) return;
     add_workers(workers, result);
     add_blocks(names, blocks, result);
+    if (result.data["recomputed"] > 0) {
+      result.text += fmt::format("    units computed again: {}\n", result.data["recomputed"].get<int64_t>());
+    }
   } catch (const InputError& error) {
     result.problems.emplace_back(error.what());
   }

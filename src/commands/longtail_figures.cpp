@@ -22,7 +22,8 @@ double sum_of(const std::vector<double>& values) { return std::accumulate(values
 /// Depth of the lowest barrier block, where barriers wait longer than other blocks do.
 std::optional<double> lowest_barrier(const Deck& deck) {
   if (deck.staleness == 0) return std::nullopt;
-  const std::vector<bool> is_barrier = barrier_blocks(make_layout(deck.model), ChargedCost(deck).blocks(), deck.barriers);
+  const std::vector<bool> is_barrier =
+      barrier_blocks(make_layout(deck.model), ChargedCost(deck).blocks(), deck.barriers);
   const auto lowest = std::find(is_barrier.begin(), is_barrier.end(), true);
   if (lowest == is_barrier.end()) return std::nullopt;
   return depth_of(deck, static_cast<size_t>(lowest - is_barrier.begin()));

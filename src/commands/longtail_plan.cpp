@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "commands/bench.hpp"
 #include "hat/commands/benchmark.hpp"
+#include "hat/commands/longtail_figures.hpp"
 #include "hat/config/checks.hpp"
 #include "hat/config/command_line.hpp"
 #include "hat/config/deck_schema.hpp"
@@ -21,8 +24,14 @@ constexpr int64_t kShortestTop = 2048;  // where the longest class begins
 constexpr int64_t kMostCount = 1'000'000;
 constexpr int64_t kValidationDocuments = 32;
 
+/// What is wrong with an option, while nobody knows yet where it came from.
+struct BadOption {
+  std::string option;
+  std::string reason;
+};
+
 [[noreturn]] void refuse(const std::string& option, const std::string& reason) {
-  throw InputError("command line", "--" + option, reason);
+  throw BadOption{.option = option, .reason = reason};
 }
 
 int64_t number_of(const std::string& option, const std::string& text, int64_t least) {
@@ -58,9 +67,14 @@ Policy parse_policy(const std::string& text) {
   return policy;
 }
 
-/// Synchronous runs have staleness 0; the others one row for each S.
+constexpr const char* kNoBound = "unbounded";
+
+/// Synchronous runs have staleness 0; the others one row for each S, of which only async may be unbounded.
 std::vector<std::string> staleness_of(const Policy& policy, const LongtailOptions& options) {
-  return policy.mode == "sync" ? std::vector<std::string>{"0"} : options.staleness;
+  if (policy.mode == "sync") return {"0"};
+  std::vector<std::string> staleness = options.staleness;
+  if (policy.mode == "hybrid") std::erase(staleness, kNoBound);
+  return staleness;
 }
 
 Settings settings_of(const Policy& policy, const std::string& staleness) {
@@ -89,6 +103,15 @@ std::vector<int64_t> real_lengths(const std::string& lengths, int64_t documents,
                                  lengths, longest));
   }
   return real;
+}
+
+/// Block whose first use is nearest to this relative depth in FLOP, the lowest of several.
+size_t nearest_block(const Deck& deck, size_t blocks, double depth) {
+  size_t nearest = 0;
+  for (size_t block = 1; block < blocks; ++block) {
+    if (std::abs(depth_of(deck, block) - depth) < std::abs(depth_of(deck, nearest) - depth)) nearest = block;
+  }
+  return nearest;
 }
 
 /// Lists the runs group by group.
@@ -153,16 +176,37 @@ class Planner {
     const int64_t step_sequences = sequences * all_workers;
     run.folder = folder_ / fmt::format("run-{:03}", runs_++);
     Settings settings = settings_of(policy, staleness);
-    settings.insert(settings.end(), special.begin(), special.end());
+    for (const Settings& more : {special, remedies_off(policy, staleness)}) {
+      settings.insert(settings.end(), more.begin(), more.end());
+    }
+    if (!options_.precision.empty()) settings.emplace_back("precision", options_.precision);
     settings.insert(settings.end(), {{"data.path", data_file(lengths, options_.steps * step_sequences).string()},
                                      {"output", run.folder.string()},
                                      {"batch_sequences", std::to_string(step_sequences)},
+                                     {"batch_tokens", "0"},  // a deck may have some
                                      {"train.steps", std::to_string(options_.steps)},
                                      {"checkpoint.every", std::to_string(options_.steps)},
                                      {"eval.every", "0"},
                                      {"sample.tokens", "0"}});
     std::tie(run.deck, run.deck_text) = decks_.make(settings);
+    check_emulated_ranks(run.deck.emulation, run.workers, /*nodes=*/1);  // how many there are is seen by the run
     group.runs.push_back(std::move(run));
+  }
+
+  /// Remedies for delay that the deck has and this policy can do nothing with.
+  Settings remedies_off(const Policy& policy, const std::string& staleness) {
+    Settings off;
+    const Deck& deck = base();
+    const bool sync = policy.mode == "sync";
+    const bool no_steps = staleness == kNoBound;
+    const bool not_exact = policy.mode == "async" && !async_is_exact();
+    if (deck.delay.predict && (sync || no_steps || not_exact)) off.emplace_back("staleness.predict", "false");
+    if (deck.delay.compensation > 0 && (sync || no_steps || not_exact)) off.emplace_back("staleness.compensation", "0");
+    if (deck.delay.sync_steps > 0 && (sync || no_steps)) off.emplace_back("staleness.sync_steps", "0");
+    if (deck.optimizer.momentum_rule == MomentumRule::staleness && sync) {
+      off.emplace_back("optimizer.momentum_rule", "fixed");
+    }
+    return off;
   }
 
   void add_policies(const std::string& variant, const std::string& lengths, int64_t sequences,
@@ -173,26 +217,29 @@ class Planner {
         add_run(group, policy, staleness, variant, lengths, sequences, special);
       }
     }
+    if (group.runs.empty()) refuse("staleness", "unbounded is for mode async, and no policy has it");
   }
 
   /// The traditional way beside HAT's.
   void add_pair(const std::string& variant, const std::string& lengths, int64_t sequences, const Settings& special) {
     LongtailGroup& group = start_group(variant, lengths, sequences);
     add_run(group, parse_policy("static/sync"), "0", variant, lengths, sequences, special);
-    add_run(group, parse_policy("on_demand/hybrid"), options_.staleness.front(), variant, lengths, sequences, special);
+    add_run(group, parse_policy("on_demand/hybrid"), first_bound(), variant, lengths, sequences, special);
   }
 
   void add_barrier_depths(const std::string& lengths, int64_t sequences) {
     LongtailGroup& group = start_group("one barrier block", lengths, sequences);
     add_run(group, parse_policy("on_demand/hybrid/none"), "1", "no barrier", lengths, sequences, {});
-    ModelConfig model = group.runs.front().deck.model;
-    if (model.vocabulary == 0) model.vocabulary = 1;  // of no importance to the names of blocks
-    const ModelLayout layout = make_layout(model);
+    Deck deck = group.runs.front().deck;
+    fill_vocabulary(deck.model);
+    const ModelLayout layout = make_layout(deck.model);
+    std::set<size_t> chosen;
     for (const double depth : options_.barrier_depth) {
-      const double last = static_cast<double>(layout.blocks.size()) - 1;
-      const std::string& block = layout.blocks[static_cast<size_t>(std::lround(depth * last))].name;
-      add_run(group, parse_policy("on_demand/hybrid/" + block), "1", fmt::format("depth {}", depth), lengths, sequences,
-              {});
+      const size_t block = nearest_block(deck, layout.blocks.size(), depth);
+      if (!chosen.insert(block).second) continue;
+      const std::string& name = layout.blocks[block].name;
+      add_run(group, parse_policy("on_demand/hybrid/" + name), "1",
+              fmt::format("{} at {:.2f}", name, depth_of(deck, block)), lengths, sequences, {});
     }
   }
 
@@ -213,9 +260,28 @@ class Planner {
   void add_hiding(const std::string& lengths, int64_t sequences) {
     LongtailGroup& group = start_group("transfers hidden", lengths, sequences);
     for (const char* depth : {"0", "1", "2"}) {
-      add_run(group, parse_policy("on_demand/hybrid"), options_.staleness.front(), fmt::format("prefetch {}", depth),
-              lengths, sequences, {{"prefetch.depth", depth}});
+      add_run(group, parse_policy("on_demand/hybrid"), first_bound(), fmt::format("prefetch {}", depth), lengths,
+              sequences, {{"prefetch.depth", depth}});
     }
+  }
+
+  /// The first S that mode hybrid can have.
+  std::string first_bound() const {
+    const auto bound = std::find_if(options_.staleness.begin(), options_.staleness.end(),
+                                    [](const std::string& staleness) { return staleness != kNoBound; });
+    return bound == options_.staleness.end() ? "1" : *bound;
+  }
+
+  /// Whether mode async has the rule exact in this deck.
+  bool async_is_exact() {
+    if (!async_is_exact_) {
+      const Settings async{
+          {"data.path", "not-yet"},     {"train.steps", "1"},           {"mode", "async"},
+          {"staleness", "1"},           {"staleness.predict", "false"}, {"staleness.compensation", "0"},
+          {"staleness.sync_steps", "0"}};
+      async_is_exact_ = decks_.make(async).first.staleness_rule == StalenessRule::exact;
+    }
+    return *async_is_exact_;
   }
 
   /// The deck without what a run sets.
@@ -231,6 +297,7 @@ class Planner {
   std::filesystem::path folder_;
   std::vector<Policy> policies_;
   std::optional<Deck> base_;
+  std::optional<bool> async_is_exact_;
   int runs_ = 0;
   LongtailPlan plan_;
 };
@@ -251,9 +318,7 @@ std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
     const bool is_set = std::any_of(arguments_.begin(), arguments_.end(), [&](const std::string& argument) {
       return argument == option || argument.starts_with(option + "=");
     });
-    if (is_set) refuse(key, "is what the bench varies or sets itself");
-    const std::vector<std::string> keys = options.keys();
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) refuse(key, "is no deck key of this build");
+    if (is_set) throw InputError("command line", option, "is what the bench varies or sets itself");
     arguments.push_back(fmt::format("{}={}", option, value));
   }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
@@ -267,9 +332,18 @@ std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
   return {deck, options.effective()};
 }
 
-LongtailPlan plan_longtail(const LongtailOptions& options, const DeckMaker& decks, int ranks,
+InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason) {
+  const std::string& place = keys.place(option);
+  return {place, place == "command line" ? "--" + option : "bench." + option, reason};
+}
+
+LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,
                            const std::filesystem::path& folder) {
-  return Planner(options, decks, ranks, folder).plan();
+  try {
+    return Planner(options, decks, ranks, folder).plan();
+  } catch (const BadOption& bad) {
+    throw bad_bench_option(keys, bad.option, bad.reason);
+  }
 }
 
 std::vector<int64_t> training_lengths(const LongtailData& data, const Deck& deck) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/config/option_set.hpp"
 
 namespace hat {
 
@@ -27,6 +28,8 @@ struct LongtailOptions {
   std::string text;  ///< dataset to cut documents from; empty: synthetic text
   std::string keep;
   bool json = false;
+  /// Not asked for: what was measured for runs whose deck leaves the precision open, the same for all; empty: leave it.
+  std::string precision;
 };
 
 using Settings = std::vector<std::pair<std::string, std::string>>;  ///< deck keys and values, as on a command line
@@ -62,7 +65,7 @@ class DeckMaker {
   /// `arguments`: what the command line has beside the bench's own options.
   DeckMaker(std::optional<std::filesystem::path> file, std::vector<std::string> arguments);
 
-  /// Throws InputError as `hat train` would, and when the command line sets a key of `settings`.
+  /// Throws InputError as `hat train` would, and when the command line sets a key of `settings` ("command line").
   std::pair<Deck, std::string> make(const Settings& settings) const;
 
  private:
@@ -71,13 +74,17 @@ class DeckMaker {
 };
 
 /// The trainings asked for on `ranks` ranks, with run folders and data files in `folder`. Throws InputError on what
-/// cannot be had; reads and writes nothing but the deck.
+/// cannot be had, naming where the option came from (`keys`: those of the bench); reads and writes nothing but the
+/// deck.
 struct LongtailPlan {
   std::vector<LongtailData> data;
   std::vector<LongtailGroup> groups;
 };
-LongtailPlan plan_longtail(const LongtailOptions& options, const DeckMaker& decks, int ranks,
+LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,
                            const std::filesystem::path& folder);
+
+/// Error about an option of the bench, named as where it came from names it.
+InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason);
 
 /// Real lengths of the training documents, in tokens: the distribution's, divided by the deck's length_scale. Throws
 /// InputError when the deck's model is too short for the longest.

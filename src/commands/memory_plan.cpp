@@ -33,6 +33,14 @@ int64_t copies_of_parameters(const RunPlan& plan) {
   return most;
 }
 
+/// Deterministic: pushes of single units that may wait at once for their turn in one step's sum of a block, about.
+int64_t waiting_pushes(const RunPlan& plan, int64_t block) {
+  const bool in_ring = plan.is_barrier[static_cast<size_t>(block)] && plan.deck.barrier_path == BarrierPath::ring;
+  if (!plan.deck.deterministic || in_ring) return 0;
+  // All units of a step but the first; each worker's share of the step may end in a unit that is not full.
+  return plan.deck.batch_tokens / std::max<int64_t>(1, plan.deck.unit_tokens) + plan.roles.workers() - 1;
+}
+
 }  // namespace
 
 UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
@@ -60,7 +68,9 @@ ServerMemory server_memory(const RunPlan& plan, int server) {
     const bool predicted = plan.deck.delay.predict && plan.predicted_slots[static_cast<size_t>(index)].slots > 0;
     if (plan.deck.pull_format == PullFormat::bf16) memory.slots += part.count * kFloat * (predicted ? 2 : 1);
     // A step's sum is open while the next ones, up to S of them, have begun; unbounded, pushes wait their turn.
-    memory.gradients += part.count * kFloat * (plan.unbounded() ? plan.roles.workers() : plan.deck.staleness + 1);
+    const int64_t sums =
+        plan.unbounded() ? plan.roles.workers() : (plan.deck.staleness + 1) * (1 + waiting_pushes(plan, part.block));
+    memory.gradients += part.count * kFloat * sums;
     largest = std::max(largest, part.count * kFloat);
     memory.checkpoints += part.count * kFloat;
     for (const TensorPiece& piece : pieces_of(plan.layout, part)) {

@@ -11,7 +11,9 @@ namespace hat {
 /// What the ranks of a run will occupy, by use, in bytes. Counted from the sizes of the buffers that will be made; the
 /// program, the libraries and the network come on top.
 struct WorkerMemory {
-  int64_t parameters = 0;  ///< two copies, one is computed with while the next is pulled; none of what is read in place
+  /// Copies: one is computed with while prefetch.depth others are pulled; none of what is read in place. Where slots
+  /// are kept together by the workers of a node, this worker's share of them.
+  int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t activations = 0;  ///< kept and scratch, for the largest unit there can be
   int64_t total() const { return parameters + gradients + activations; }
@@ -19,7 +21,8 @@ struct WorkerMemory {
 struct ServerMemory {
   int64_t slots = 0;  ///< versions kept for pulls, and with pull.format bf16 the fp32 values
   int64_t optimizer = 0;
-  int64_t gradients = 0;    ///< sums of the steps that can be open at once, and a push of each worker on its way
+  int64_t gradients = 0;    ///< sums of the steps that can be open at once, pushes that wait for their turn in them
+                            ///< (deterministic), and a push of each worker on its way
   int64_t checkpoints = 0;  ///< copies of values and optimizer state while a checkpoint is written
   int64_t total() const { return slots + optimizer + gradients + checkpoints; }
 };

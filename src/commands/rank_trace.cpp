@@ -18,7 +18,7 @@ RankTrace::RankTrace(const RunPlan& plan, const Communicator& world, const std::
   if (server >= 0) server_ = std::make_unique<TraceRecorder>(TraceRecorder::Role::server, server, end_step);
   if (worker >= 0) worker_ = std::make_unique<TraceRecorder>(TraceRecorder::Role::worker, worker, end_step);
   start_s_ = now_s();
-  offset_s_ = clock_offset_s(world_, root_, node_of_rank, now_s);
+  offset_s_ = clock_offset_s(world_, root_, node_of_rank, plan_.deck.timeout_s, now_s);
 }
 
 void RankTrace::write() const {

@@ -157,7 +157,8 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
   std::vector<std::string> cutting{"batch_sequences", "split"};
   if (plan.deck.cutting.split == SplitRule::independent) {
-    cutting.insert(cutting.end(), {"max_delay", "shard.rule", "shard.flops"});
+    cutting.insert(cutting.end(), {"max_delay", "shard.rule", "shard.flops", "length_scale"});
+    if (plan.deck.cutting.shard_rule == ShardRule::delay) cutting.emplace_back("cost_of");
   }
   for (const std::string& key : cutting) {
     const std::string now = stored_value(plan.deck_text, key).value_or("unknown");

@@ -113,16 +113,8 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
 ExitCode choose_precision(const Communicator& world, Setup& setup) {
   RunPlan& plan = setup.plan;
   if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return ExitCode::success;
-  ProductTimes times;
-  const ExitCode code = on_all_ranks(world, [&] {
-    if (setup.worker >= 0) times = measure_products(plan.deck.model, plan.compute);
-  });
+  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times);
   if (code != ExitCode::success) return code;
-  const auto slowest = [&](double seconds) {
-    constexpr double kNanoseconds = 1e9;
-    return static_cast<double>(world.all_reduce_max(static_cast<int64_t>(seconds * kNanoseconds))) / kNanoseconds;
-  };
-  setup.product_times = {.fp32_s = slowest(times.fp32_s), .bf16_s = slowest(times.bf16_s)};
   plan.compute.arithmetic = faster_of(setup.product_times);
   return ExitCode::success;
 }
@@ -296,7 +288,8 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
 
 }  // namespace
 
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result) {
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result,
+                      const std::string& failure_note) {
   const std::vector<int> node_of_rank = world.node_of_rank();
   Setup setup;
   const std::string first_deck = world.broadcast(deck_text, 0);
@@ -319,7 +312,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     let_lower_ranks_speak(world.rank());
     const std::string line =
         fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
-    fmt::print(stderr, "hat: {}\n", line);
+    fmt::print(stderr, "hat: {}{}\n", line, failure_note);
     std::fflush(stderr);
     note_failure(setup.plan.deck.output, line);
     abort_all_ranks(static_cast<int>(ExitCode::failure));

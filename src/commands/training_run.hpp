@@ -16,7 +16,9 @@ namespace hat {
 /// not null, is filled on the rank of server 0, which is rank 0 of `world`.
 ///
 /// What can be refused is refused before anything is written: the first rank that refuses prints its line, and all
-/// return the same exit code. A failure while communication is in flight aborts the whole MPI job.
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result);
+/// return the same exit code. A failure while communication is in flight aborts the whole MPI job; `failure_note` is
+/// put behind the line that says why.
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result,
+                      const std::string& failure_note = "");
 
 }  // namespace hat

@@ -13,7 +13,6 @@ namespace hat {
 
 namespace {
 
-constexpr int64_t kMany = 1'000'000'000'000;    // steps, tokens: beyond anything a run lives to see
 constexpr int64_t kMostTokens = 1'000'000'000;  // of one step or sequence: positions are 32-bit integers
 constexpr int64_t kWidest = 1 << 20;
 
@@ -192,7 +191,10 @@ void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
   options.add_named<SplitRule>("split", cutting.split,
                                {{"exact", SplitRule::exact}, {"independent", SplitRule::independent}},
                                "A sequence is never cut, or cut into pieces trained as documents of their own");
-  options.add("max_delay", cutting.max_delay_s, "A unit costs at most so many seconds of its worker")
+  options
+      .add("max_delay", cutting.max_delay_s,
+           "A unit of several sequences, on demand, costs at most so many seconds of its worker, as far as they are "
+           "known")
       ->check(real_in(0, 1e6, Ends::without_least));
   options.add_named<ShardRule>("shard.rule", cutting.shard_rule,
                                {{"delay", ShardRule::delay}, {"article", ShardRule::article}},
@@ -294,9 +296,27 @@ void check_barriers(const OptionSet& options, const Deck& deck) {
   }
 }
 
+/// Keys that only count together with another one.
+void check_sensitivity_is_used(const OptionSet& options, const SensitivityConfig& sensitivity, bool decides) {
+  const SensitivityConfig unset;
+  const auto require = [&](bool is_default, bool is_met, const char* key, const char* needed) {
+    if (!is_default && !is_met) refuse(options, key, fmt::format("changes nothing without {}", needed));
+  };
+  const char* barriers = "sensitivity among the barriers";
+  require(sensitivity.threshold == unset.threshold, decides, "sensitivity.threshold", barriers);
+  require(sensitivity.window == unset.window, decides, "sensitivity.window", barriers);
+  require(sensitivity.hysteresis == unset.hysteresis, decides, "sensitivity.hysteresis", barriers);
+  require(sensitivity.measure == unset.measure, decides || sensitivity.record, "sensitivity.measure",
+          "sensitivity among the barriers or sensitivity.record");
+  const bool noise = !sensitivity.noise_block.empty();
+  require(sensitivity.noise_from == unset.noise_from, noise, "sensitivity.noise_from", "sensitivity.noise_block");
+  require(sensitivity.noise_to == unset.noise_to, noise, "sensitivity.noise_to", "sensitivity.noise_block");
+}
+
 void check_sensitivity(const OptionSet& options, const Deck& deck) {
   const SensitivityConfig& sensitivity = deck.sensitivity;
-  if (std::ranges::count(deck.barriers, "sensitivity") > 0) {
+  const bool decides = std::ranges::count(deck.barriers, "sensitivity") > 0;
+  if (decides) {
     if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
     if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
   }
@@ -307,6 +327,7 @@ void check_sensitivity(const OptionSet& options, const Deck& deck) {
   if (noise != (sensitivity.noise_scale > 0)) {
     refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
   }
+  check_sensitivity_is_used(options, sensitivity, decides);
   if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
     refuse(options, "sensitivity.noise_to",
            fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
@@ -364,6 +385,9 @@ void settle_cutting(const OptionSet& options, Deck& deck) {
   }
   if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
     refuse(options, "shard.flops", "has no meaning with split = exact");
+  }
+  if (cutting.split == SplitRule::exact && cutting.shard_rule != ShardRule::delay) {
+    refuse(options, "shard.rule", "has no meaning with split = exact");
   }
 }
 

@@ -6,8 +6,6 @@ namespace hat {
 
 namespace {
 
-constexpr int64_t kMostSyncSteps = 1'000'000'000'000;
-
 /// Why no gradient of this deck is ever late; empty where some are.
 std::string nothing_is_late(const Deck& deck) {
   if (deck.mode == Mode::sync) return "mode sync";
@@ -27,7 +25,7 @@ void add_delay_keys(OptionSet& options, Deck& deck) {
   options
       .add("staleness.sync_steps", deck.delay.sync_steps,
            "First steps of training in which nothing is late (S = 0 for every block), resumed or not")
-      ->check(integer_in(0, kMostSyncSteps));
+      ->check(integer_in(0, kMany));
   options
       .add("staleness.compensation", deck.delay.compensation,
            "Lambda of delay compensation (Zheng et al. 2017): late gradients g get + lambda g g / rms(g) (w now - w "

@@ -114,7 +114,7 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
   OpenStep& open = steps_[step];
   open.epoch = plan.epoch;
   open.target_tokens = plan.target_tokens;
-  open.server_complete.assign(static_cast<size_t>(options_.servers), false);
+  open.complete.assign(static_cast<size_t>(options_.completions), false);
   const auto workers = static_cast<size_t>(options_.workers);
   open.own_units.resize(workers);
   const auto add_shares = [&](const std::vector<std::vector<Sequence>>& shares) {
@@ -234,7 +234,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
     return time;
   };
   for (int64_t s = committed_; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
-    const double may_begin = end_of_all_to(s - 1 - options_.staleness);
+    const double may_begin = end_of_all_to(needed_by(s));
     const double may_pass = options_.before_barrier < 1 ? end_of_all_to(s - 1) : 0;  // the first barrier block
     for (size_t w = 0; w < workers_.size(); ++w) {
       const std::deque<Assigned>& assigned = workers_[w].assigned;
@@ -249,7 +249,7 @@ std::vector<double> Ledger::free_at(double now_s, int64_t step) const {
       }
     }
   }
-  const double may_begin = std::max(now_s, end_of_all_to(step - 1 - options_.staleness));
+  const double may_begin = std::max(now_s, end_of_all_to(needed_by(step)));
   for (double& end : ends) end = std::max(end, may_begin);
   return ends;
 }
@@ -303,7 +303,8 @@ std::vector<size_t> Ledger::unit_from(const OpenStep& step, const std::vector<si
   double most_cost = left / std::max(1.0, std::ceil(left / cost_of_tokens(options_.unit_tokens)));
   double most_s = options_.max_delay_s;
   const double rest = left - costs_.cost(size);
-  if (rest > 0 && rest < cost_of_tokens(options_.least_tokens)) {  // too little for a unit of its own: it goes with this
+  if (rest > 0 &&
+      rest < cost_of_tokens(options_.least_tokens)) {  // too little for a unit of its own: it goes with this
     most_tokens = std::max(most_tokens, step.longest);
     most_cost = left;
     most_s = std::numeric_limits<double>::infinity();
@@ -315,8 +316,8 @@ std::vector<size_t> Ledger::unit_from(const OpenStep& step, const std::vector<si
     with += size_of(sequence);
     // The shortest one left may be too much by up to half of it, or what nobody takes would be one more unit.
     const double too_much = i + 1 == places.size() ? costs_.cost(size_of(sequence)) / 2 : 0;
-    const bool is_too_long = costs_.cost(with) > most_cost + too_much ||
-                             (costs_.knows_seconds() && costs_.seconds(worker, with) > most_s);
+    const bool is_too_long =
+        costs_.cost(with) > most_cost + too_much || (costs_.knows_seconds() && costs_.seconds(worker, with) > most_s);
     if (tokens + sequence.length > most_tokens || (tokens >= options_.least_tokens && is_too_long)) {
       if (!gaps) break;
       continue;
@@ -330,7 +331,8 @@ std::vector<size_t> Ledger::unit_from(const OpenStep& step, const std::vector<si
 
 /// Places of the free sequences of a step that `worker` gets if every worker that is at work in the step takes a unit
 /// whenever it becomes free: the longest sequence left that it can finish by the time when all could end together, or
-/// that no other finishes earlier. None if the others will have taken all. The last worker of a step takes what is left.
+/// that no other finishes earlier. None if the others will have taken all. The last worker of a step takes what is
+/// left.
 std::vector<size_t> Ledger::planned_unit(int64_t worker, const OpenStep& step, int64_t index, double now_s) const {
   if (step.free_sequences.empty()) return {};
   const std::vector<double> ends = free_at(now_s, index);
@@ -349,7 +351,10 @@ std::vector<size_t> Ledger::planned_unit(int64_t worker, const OpenStep& step, i
     const double speed = costs_.cost(full) / costs_.seconds(w, full);
     free_at_and_speed.emplace_back(at, speed);
     // Others are left work only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
-    if (w == worker || !state.assigned.empty()) free.push_back({.at = at, .worker = w, .speed = speed});
+    // Unbounded, where nobody waits for the end of a step, they are left none: those who would be sent ahead meanwhile
+    // do not come back.
+    const bool is_left_work = !state.assigned.empty() && options_.staleness != kUnbounded;
+    if (w == worker || is_left_work) free.push_back({.at = at, .worker = w, .speed = speed});
   }
   double work = 0;
   for (const Sequence& sequence : step.free_sequences) work += costs_.cost(size_of(sequence));
@@ -431,20 +436,27 @@ void Ledger::unit_computed(const UnitReport& report, double now_s) {
 
 void Ledger::server_completed_step(const StepComplete& message, double now_s) {
   const auto found = steps_.find(message.step);
-  if (found == steps_.end() || message.server < 0 || message.server >= options_.servers) {
-    throw Error(fmt::format("server {} completed step {}, but the ledger has no such server or step open",
-                            message.server, message.step));
+  if (found != steps_.end()) {
+    std::vector<int64_t>& counts = found->second.staleness_counts;
+    for (const BlockStaleness& block : message.block_staleness) {
+      const auto late = static_cast<size_t>(block.late);
+      if (counts.size() <= late) counts.resize(late + 1, 0);
+      counts[late] += block.pushes;
+    }
   }
-  OpenStep& step = found->second;
-  const auto server = static_cast<size_t>(message.server);
-  if (step.server_complete[server]) {
-    throw Error(fmt::format("server {} completed step {} twice", message.server, message.step));
+  completed(message.server, message.step, now_s);
+}
+
+void Ledger::completed(int64_t completion, int64_t step, double now_s) {
+  const auto found = steps_.find(step);
+  if (found == steps_.end() || completion < 0 || completion >= options_.completions) {
+    throw Error(fmt::format("completion {} of step {} came in, but the ledger has no such completion or step open",
+                            completion, step));
   }
-  step.server_complete[server] = true;
-  if (message.staleness_counts.size() > step.staleness_counts.size()) {
-    step.staleness_counts.resize(message.staleness_counts.size(), 0);
-  }
-  for (size_t s = 0; s < message.staleness_counts.size(); ++s) step.staleness_counts[s] += message.staleness_counts[s];
+  std::vector<bool>& complete = found->second.complete;
+  const auto number = static_cast<size_t>(completion);
+  if (complete[number]) throw Error(fmt::format("completion {} of step {} came in twice", completion, step));
+  complete[number] = true;
   commit_complete_steps(now_s);
 }
 
@@ -452,9 +464,7 @@ void Ledger::commit_complete_steps(double now_s) {
   for (auto found = steps_.find(committed_); found != steps_.end(); found = steps_.find(committed_)) {
     OpenStep& step = found->second;
     const bool computed = step.units_computed == static_cast<int64_t>(step.units.size());
-    if (!computed || !std::all_of(step.server_complete.begin(), step.server_complete.end(), [](bool c) { return c; })) {
-      return;
-    }
+    if (!computed || !std::all_of(step.complete.begin(), step.complete.end(), [](bool c) { return c; })) return;
     StepResult result{.step = committed_, .epoch = step.epoch, .staleness_counts = step.staleness_counts};
     for (const auto& [number, unit] : step.units) {  // in unit order, so that equal units give equal bits
       result.nats += unit.nats;
@@ -483,14 +493,14 @@ void Ledger::group_evaluated(const EvaluationReport& report) {
   advance_phase();
 }
 
-std::vector<int64_t> Ledger::servers_behind() const {
-  std::vector<int64_t> servers;
+std::vector<int64_t> Ledger::missing_completions() const {
+  std::vector<int64_t> missing;
   const auto step = steps_.find(committed_);
-  if (step == steps_.end()) return servers;
-  for (size_t server = 0; server < step->second.server_complete.size(); ++server) {
-    if (!step->second.server_complete[server]) servers.push_back(static_cast<int64_t>(server));
+  if (step == steps_.end()) return missing;
+  for (size_t number = 0; number < step->second.complete.size(); ++number) {
+    if (!step->second.complete[number]) missing.push_back(static_cast<int64_t>(number));
   }
-  return servers;
+  return missing;
 }
 
 std::vector<StepResult> Ledger::take_steps() { return std::exchange(finished_steps_, {}); }

@@ -135,6 +135,7 @@ void MetricsFile::start_save() {
   std::vector<Rows> rows;
   for (const MetricsTable& table : store_.tables) rows.emplace_back(table.columns.size());
   std::swap(rows, rows_);
+  is_wanted_ = false;
   saving_ = thread_.submit([this, rows = std::move(rows)] {
     const double start_s = now_s();
     save(store_, rows);
@@ -147,7 +148,12 @@ void MetricsFile::save_if_due() {
     if (!is_ready(saving_)) return;
     finish_save();
   }
-  if (now_s() >= next_save_s_) start_save();
+  if (is_wanted_ || now_s() >= next_save_s_) start_save();
+}
+
+void MetricsFile::save_soon() {
+  is_wanted_ = true;
+  save_if_due();
 }
 
 void MetricsFile::close() {

@@ -103,23 +103,26 @@ void TraceRecorder::add_activity(const TraceEvent& event) {
 }
 
 double clock_offset_s(const Communicator& communicator, int root, const std::vector<int>& node_of_rank,
-                      const std::function<double()>& clock) {
+                      double timeout_s, const std::function<double()>& clock) {
   constexpr int kRounds = 16;
   const auto node = [&](int rank) { return node_of_rank[static_cast<size_t>(rank)]; };
+  const std::string of_root = fmt::format("the clock of rank {}", root);
   double offset = 0;
   for (int rank = 0; rank < communicator.size(); ++rank) {
     if (node(rank) == node(root)) continue;
+    const std::string of_rank = fmt::format("the clock of rank {}", rank);
     double quickest = 0;
     for (int round = 0; round < kRounds; ++round) {
       double roots = 0;
       if (communicator.rank() == root) {
-        communicator.start_receive(bytes_of(roots), rank, kClockTag).wait();
+        finish(communicator.start_receive(bytes_of(roots), rank, kClockTag), timeout_s, of_rank);
         roots = clock();
-        communicator.start_send(bytes_of(roots), rank, kClockTag).wait();
+        finish(communicator.start_send(bytes_of(roots), rank, kClockTag), timeout_s, of_rank);
       } else if (communicator.rank() == rank) {
         const double sent = clock();
-        communicator.start_send(bytes_of(roots), root, kClockTag).wait();
-        communicator.start_receive(bytes_of(roots), root, kClockTag).wait();
+        // The root may have to wait that long for each of the ranks before this one.
+        finish(communicator.start_send(bytes_of(roots), root, kClockTag), timeout_s * communicator.size(), of_root);
+        finish(communicator.start_receive(bytes_of(roots), root, kClockTag), timeout_s * communicator.size(), of_root);
         const double back = clock();
         if (round > 0 && back - sent >= quickest) continue;
         quickest = back - sent;

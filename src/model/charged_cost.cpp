@@ -53,10 +53,4 @@ double ChargedCost::flop(int64_t length) const {
   return total_.of(n, n * n);
 }
 
-double ChargedCost::flop(std::span<const Sequence> sequences) const {
-  double flop_sum = 0;
-  for (const Sequence& sequence : sequences) flop_sum += flop(sequence.length);
-  return flop_sum;
-}
-
 }  // namespace hat

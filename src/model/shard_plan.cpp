@@ -1,8 +1,8 @@
 #include "hat/model/shard_plan.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "hat/core/error.hpp"
@@ -120,8 +120,7 @@ std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<Bl
     bool matched = barrier == "none" || barrier == "sensitivity";
     for (size_t b = 0; b < names.size(); ++b) {
       const bool hit = barrier == "all" || (barrier == "attention" && names[b].ends_with(".attention")) ||
-                       (barrier == "upper" && b >= upper) ||
-                       glob_match(barrier, names[b]);
+                       (barrier == "upper" && b >= upper) || glob_match(barrier, names[b]);
       if (!hit) continue;
       result[b] = true;
       matched = true;

@@ -22,8 +22,8 @@ std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Data
   return validation_groups(dataset, plan.deck.model.max_length, plan.deck.unit_tokens, plan.deck.eval.tokens);
 }
 
-// Where sketches are recorded, the last of them completes a step as the last push does: to the ledger, one server more.
-int64_t sketch_server(const RunPlan& plan) { return plan.roles.servers(); }
+// Where sketches are recorded, the last of them completes a step as servers do: the completion behind theirs.
+int64_t sketch_completion(const RunPlan& plan) { return plan.roles.servers(); }
 
 /// Share of a unit's time, a third of which is the forward pass, that passes before it comes to a barrier block of the
 /// plan.
@@ -43,7 +43,7 @@ LedgerOptions ledger_options(const RunPlan& plan) {
   const ChargedCost charged(plan.deck);
   const BlockFlop flop = charged.total();
   return {.workers = plan.roles.workers(),
-          .servers = plan.roles.servers() + (plan.records_sketches() ? 1 : 0),
+          .completions = plan.roles.servers() + (plan.records_sketches() ? 1 : 0),
           .dispatch = plan.deck.dispatch,
           .unit_tokens = plan.deck.unit_tokens,
           .least_tokens = static_cast<int64_t>(std::ceil(kLeastUnitTokens / plan.deck.emulation.length_scale)),
@@ -53,7 +53,8 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           .first_step = plan.first_step,
           .end_step = plan.end_step,
           .lookahead = plan.unbounded() ? kUnboundedLookahead : plan.deck.staleness + 2,
-          .staleness = std::max<int64_t>(plan.deck.staleness, 0),
+          .staleness = plan.deck.staleness,
+          .sync_steps = plan.deck.delay.sync_steps,
           .before_barrier = share_before_barrier(plan, charged),
           .evaluate_every = plan.deck.eval.every,
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
@@ -137,14 +138,8 @@ void Coordinator::receive(const UnitReport& report) {
 void Coordinator::receive(GradientSketch sketch) {
   const int64_t step = sketch.step;
   if (!sensitivity_.add(std::move(sketch), ledger_.step_tokens(step))) return;
-  ledger_.server_completed_step({.server = sketch_server(plan_), .step = step, .staleness_counts = {}}, now_s());
+  ledger_.completed(sketch_completion(plan_), step, now_s());
   after_event();
-}
-
-void Coordinator::receive(const PushesOverLimit& message) {
-  std::vector<int64_t>& counts = step_blocks_[message.step].pushes_over_limit;
-  counts.resize(message.counts.size(), 0);
-  for (size_t block = 0; block < counts.size(); ++block) counts[block] += message.counts[block];
 }
 
 void Coordinator::receive(const EvaluationReport& report) {
@@ -154,6 +149,11 @@ void Coordinator::receive(const EvaluationReport& report) {
 
 void Coordinator::receive(const StepComplete& message) {
   log_.server_completed(message);
+  std::vector<int64_t>& over_limit = step_blocks_[message.step].pushes_over_limit;
+  over_limit.resize(plan_.layout.blocks.size(), 0);
+  for (size_t block = 0; block < message.pushes_over_limit.size(); ++block) {
+    over_limit.at(block) += message.pushes_over_limit[block];
+  }
   ledger_.server_completed_step(message, now_s());
   after_event();
 }
@@ -176,7 +176,6 @@ void Coordinator::log_steps() {
     const double factor = schedule_factor(plan_.deck.schedule, result.step, plan_.end_step);
     const auto norm = norms_.find(result.step);
     StepBlocks blocks = step_blocks_.extract(result.step).mapped();
-    blocks.pushes_over_limit.resize(plan_.layout.blocks.size(), 0);
     sensitivity_.close(result.step, blocks);
     log_.step(result, factor * plan_.deck.optimizer.learning_rate,
               norm == norms_.end() ? std::numeric_limits<double>::quiet_NaN() : norm->second, blocks);
@@ -306,12 +305,10 @@ std::string Coordinator::waiting_for() const {
     }
   }
   for (const auto& [steps, pending] : pending_checkpoints_) text += fmt::format(", the checkpoint of step {}", steps);
-  for (const int64_t server : ledger_.servers_behind()) {
-    if (server == sketch_server(plan_)) {
-      text += fmt::format(", gradient sketches of workers (step {})", ledger_.committed_steps());
-      continue;
-    }
-    text += fmt::format(", server {} (step {})", server, ledger_.committed_steps());
+  for (const int64_t completion : ledger_.missing_completions()) {
+    const std::string what =
+        completion == sketch_completion(plan_) ? "gradient sketches of workers" : fmt::format("server {}", completion);
+    text += fmt::format(", {} (step {})", what, ledger_.committed_steps());
   }
   if (text.empty()) return fmt::format("step {} to be committed", ledger_.committed_steps());
   return text.substr(2);

@@ -32,7 +32,6 @@ class Coordinator {
   void receive(const CheckpointWritten& message);
   void receive(const WorkerSummary& summary);
   void receive(GradientSketch sketch);
-  void receive(const PushesOverLimit& message);
 
   /// Follows checkpoints whose last files are being written. False if nothing happened.
   bool progress();

@@ -41,6 +41,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                                                 : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
       interval_start_s_(start_s_),
+      last_step_s_(start_s_),
       blocks_(plan),
       metrics_(run_ / "metrics.jsonl"),
       run_metrics_(plan) {
@@ -88,6 +89,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
   blocks_.step(blocks, line);
   metrics_.append(line.dump());
   run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
+  last_step_s_ = now_s();
   if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
   const double now = now_s();
   const AccountReading time = run_metrics_.take_interval();
@@ -116,12 +118,13 @@ void RunLog::evaluation(const EvaluationResult& result) {
        seconds()}}.dump());
   say(fmt::format("validation after {} steps: {:.4f} bits per byte ({:.4f} nats/token, {} tokens)", result.step,
                   bits_per_byte, mean(result.nats, result.tokens), with_commas(result.tokens)));
-  interval_start_s_ = now_s();  // validation does not count as training speed
+  interval_start_s_ += now_s() - last_step_s_;  // validation does not count as training speed
 }
 
 void RunLog::checkpoint(int64_t step, const std::filesystem::path& path) {
   last_checkpoint_ = path;
   metrics_.append(json{{"kind", "checkpoint"}, {"step", step}, {"path", path.string()}, {"seconds", seconds()}}.dump());
+  run_metrics_.save_soon();
   say(fmt::format("checkpoint after {} steps: {}", step, path.string()));
 }
 
@@ -201,7 +204,7 @@ void RunLog::say_workers() const {
                   100 * utilization(all.account), 100 * communication_share(all.account)));
 }
 
-// One worker of each node that has any read the node's counters.
+// Modelled where the deck says what devices take; otherwise one worker of each node has read the node's counters.
 void RunLog::say_energy() const {
   const EmulatedDeviceConfig& device = plan_.deck.emulation.device;
   if (device.busy_watts > 0 || device.idle_watts > 0) {
@@ -212,6 +215,7 @@ void RunLog::say_energy() const {
     }
     say(fmt::format("energy: {:.0f} J modelled, {} W while a worker computes and {} W while it does not", modelled,
                     device.busy_watts, device.idle_watts));
+    return;
   }
   double joules = 0;
   int64_t nodes = 0;

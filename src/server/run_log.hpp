@@ -20,18 +20,22 @@ namespace hat {
 ///
 /// metrics.jsonl, one object per line, by "kind":
 ///   start       blocks (names), first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a
-///   worker), precision, revision. A
-///               resumed run begins with another one, and repeats the steps behind the checkpoint it continued from
-///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null
-///               where nobody needs it), staleness (pushes by versions late), seconds since the start; what is recorded
-///               of blocks (block_log.hpp)
+///               worker), precision, revision. A resumed run begins with another one, and repeats the steps behind the
+///               checkpoint it continued from
+///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null in
+///               unbounded training), staleness (pushes by versions late), seconds since the start; what is recorded of
+///               blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
-///   worker      worker, seconds by activity, tokens, units, pulls, rejected, bytes; of its process, in bytes,
-///               resident_before (of its own, before training), peak_resident, and shared_resident of that;
-///               mpi_seconds, barrier_transfer_seconds, utilization and communication_share (metrics/account.hpp),
-///               wall_seconds, node_joules (counters of its node over the run; null where they are not read)
-///               emulated_s, mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0)
+///   worker      worker, seconds by activity, tokens, units;
+///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, pulls_skipped
+///               (blocks that had not changed or were on the node already), skipped_bytes, prefetches (blocks),
+///               wrong_prefetches; unit_time_error (mean relative error of the predicted seconds of units; null: none
+///               predicted); of its process, in bytes, resident_before (of its own, before training), peak_resident,
+///               and shared_resident of that; emulated_s, mean_lag_s, worst_lag_s (of its emulated device,
+///               emulated_device.hpp; else 0); mpi_seconds, barrier_transfer_seconds, utilization and
+///               communication_share (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the
+///               run; null where they are not read)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -62,6 +66,7 @@ class RunLog {
   double start_s_;
   int64_t trained_tokens_ = 0;
   double interval_start_s_;
+  double last_step_s_;  // when the last step was committed; validation begins then
   int64_t interval_tokens_ = 0;
   double interval_nats_ = 0;
   std::vector<EvaluationResult> evaluations_;

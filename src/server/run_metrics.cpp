@@ -42,9 +42,10 @@ std::vector<MetricsTable> tables() {
                      integer("epoch", "1", "epoch of the step's data, from 0"),
                      real("loss", "nat/token", "training loss, mean over target tokens"),
                      integer("tokens", "tokens", "target tokens"),
-                     real("norm", "1", "norm of the mean gradient before clipping; NaN where nobody needs it"),
+                     real("norm", "1", "norm of the mean gradient before clipping; NaN in unbounded training"),
                      real("learning_rate", "1", "of adamw or sgd"),
-                     real("seconds", "s", "since the start of this process when the step was committed")};
+                     real("seconds", "s", "since the start of this process when the step was committed"),
+                     integer("recomputed", "1", "times that units were computed again (staleness.over_limit)")};
   MetricsTable by_worker{.name = "step_workers", .meaning = "one row per step and worker", .columns = {}};
   by_worker.columns = {step_column(), integer("worker", "1", "number of the worker"),
                        integer("units", "1", "units of the step that it computed"),
@@ -54,14 +55,17 @@ std::vector<MetricsTable> tables() {
   by_block.columns = {
       step_column(),
       integer("block", "1", "place in /blocks"),
-      integer("pushes", "1", "pushes to all parts of the block"),
+      integer("part_pushes", "1", "pushes applied to all parts of the block"),
       real("staleness_min", "versions", "of a push when it was applied"),
       real("staleness_median", "versions", "the lower of two middle ones"),
       real("staleness_max", "versions", ""),
       real("version_spread", "versions", "newest minus oldest version that gradients were computed on"),
       real("wait_seconds", "s", "all workers waited for the block at its first use"),
       integer("barrier", "1", "1: reduced by all workers together, 0: not"),
-      real("sensitivity", "1", "by the deck's sensitivity.measure; NaN where none is recorded or defined")};
+      real("sensitivity", "1", "by the deck's sensitivity.measure; NaN where none is recorded or defined"),
+      real("pushes", "1", "gradients that left workers, into rings too; NaN where no sketches are recorded"),
+      real("pushes_against", "1", "of those: against the sum of the step's others; NaN likewise"),
+      integer("pushes_over_limit", "1", "pushes over the staleness limit")};
   MetricsTable by_life{.name = "workers", .meaning = "one row per worker, at its goodbye", .columns = {}};
   by_life.columns = {step_column(), integer("worker", "1", "number of the worker"),
                      integer("units", "1", "units computed"), integer("tokens", "tokens", "target tokens of those"),
@@ -77,19 +81,6 @@ std::vector<std::string> block_names(const RunPlan& plan) {
   std::vector<std::string> names;
   for (const BlockSpec& block : plan.layout.blocks) names.push_back(block.name);
   return names;
-}
-
-/// By the measure that the deck's barriers go by.
-double measured(const SensitivityConfig& config, const BlockSensitivity& block) {
-  switch (config.measure) {
-    case SensitivityMeasure::consecutive:
-      return block.consecutive;
-    case SensitivityMeasure::pairwise:
-      return block.pairwise;
-    case SensitivityMeasure::article:
-      break;
-  }
-  return config.over == SensitivityOver::pushes ? block.article_pushes : block.article_steps;
 }
 
 double median(const std::map<int64_t, int64_t>& counts) {
@@ -138,7 +129,7 @@ void RunMetrics::step(const StepResult& result, double learning_rate, double nor
   const auto value = [](int64_t number) { return static_cast<double>(number); };
   const double loss = result.tokens > 0 ? result.nats / value(result.tokens) : kUnknown;
   file_.add(steps, std::vector<double>{value(done), value(result.epoch), loss, value(result.tokens), norm,
-                                       learning_rate, seconds});
+                                       learning_rate, seconds, value(blocks.recomputed)});
   OpenStep open = std::move(open_[result.step]);
   open_.erase(result.step);
   add_worker_rows(done, open);
@@ -158,6 +149,9 @@ void RunMetrics::add_worker_rows(int64_t steps_done, OpenStep& open) {
 
 void RunMetrics::add_block_rows(int64_t steps_done, OpenStep& open, const StepBlocks& blocks) {
   const std::vector<bool>& is_barrier = blocks.is_barrier.empty() ? plan_.is_barrier : blocks.is_barrier;
+  const auto recorded = [](const std::vector<int64_t>& counts, size_t block) {
+    return block < counts.size() ? static_cast<double>(counts[block]) : kUnknown;
+  };
   for (size_t block = 0; block < plan_.layout.blocks.size(); ++block) {
     const auto number = static_cast<int64_t>(block);
     const BlockStep& at = open.blocks[number];
@@ -175,8 +169,10 @@ void RunMetrics::add_block_rows(int64_t steps_done, OpenStep& open, const StepBl
                   any ? static_cast<double>(at.pushes.rbegin()->first) : kUnknown,
                   any ? static_cast<double>(at.newest_version - at.oldest_version) : kUnknown, waited,
                   is_barrier[block] ? 1.0 : 0.0,
-                  block < blocks.sensitivity.size() ? measured(plan_.deck.sensitivity, blocks.sensitivity[block])
-                                                    : kUnknown});
+                  block < blocks.sensitivity.size() ? chosen_measure(plan_.deck.sensitivity, blocks.sensitivity[block])
+                                                    : kUnknown,
+                  recorded(blocks.pushes, block), recorded(blocks.pushes_against, block),
+                  static_cast<double>(blocks.pushes_over_limit.at(block))});
   }
 }
 

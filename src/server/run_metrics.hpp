@@ -27,6 +27,8 @@ class RunMetrics {
   /// The step is committed: its rows. `seconds` since the start of the run.
   void step(const StepResult& result, double learning_rate, double norm, double seconds, const StepBlocks& blocks);
   void worker(const WorkerSummary& summary);
+  /// Rows up to now are saved soon: a run may be continued from here.
+  void save_soon() { file_.save_soon(); }
   void finish() { file_.close(); }
 
   /// Time of all workers together since the last call, as far as they have reported.

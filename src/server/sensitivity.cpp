@@ -143,23 +143,11 @@ void Sensitivity::close(int64_t step, StepBlocks& result) {
   if (plan_.barriers_change()) measured_[step] = result.sensitivity;
 }
 
-double Sensitivity::value(const BlockSensitivity& measures) const {
-  switch (plan_.deck.sensitivity.measure) {
-    case SensitivityMeasure::consecutive:
-      return measures.consecutive;
-    case SensitivityMeasure::pairwise:
-      return measures.pairwise;
-    case SensitivityMeasure::article:
-      break;
-  }
-  return plan_.deck.sensitivity.over == SensitivityOver::steps ? measures.article_steps : measures.article_pushes;
-}
-
 double Sensitivity::window_mean(size_t block) const {
   double sum = 0;
   int64_t defined = 0;
   for (const std::vector<BlockSensitivity>& step : window_) {
-    const double of_step = value(step[block]);
+    const double of_step = chosen_measure(plan_.deck.sensitivity, step[block]);
     if (std::isnan(of_step)) continue;
     sum += of_step;
     ++defined;

@@ -60,7 +60,6 @@ class Sensitivity {
     int64_t blocks_complete = 0;
   };
   void choose(int64_t step);
-  double value(const BlockSensitivity& measures) const;
   /// NaN where the measure is undefined in all of the window.
   double window_mean(size_t block) const;
 

@@ -24,19 +24,7 @@ struct Server::Impl {
                  [this](const NormShare& share, int to) { post_to_server(share, to); }),
         snapshot(plan, server),
         shard(
-            plan, server, order, window, clipping,
-            [this](int64_t step, const std::vector<int64_t>& staleness) {
-              if (const std::vector<int64_t> counts = shard.take_pushes_over_limit(step); !counts.empty()) {
-                post_to_server(PushesOverLimit{.step = step, .counts = counts}, 0);
-              }
-              const StalenessCount count = shard.take_staleness(step);
-              post_to_server(StepComplete{.server = server,
-                                          .step = step,
-                                          .staleness_counts = staleness,
-                                          .block_staleness = count.staleness(),
-                                          .base_versions = count.versions()},
-                             0);
-            },
+            plan, server, order, window, clipping, [this](const StepComplete& message) { post_to_server(message, 0); },
             [this](int64_t part, int64_t steps) { snapshot.part_at_step(shard, part, steps); }),
         pushes(world, [this](const PushHeader& header, std::span<const float> body, double travel_s) {
           shard.add_push(header, body, travel_s);
@@ -116,9 +104,6 @@ void Server::Impl::handle(Mail& mail) {
       return;
     case MessageKind::gradient_sketch:
       coordinator->receive(mail.open<GradientSketch>());
-      return;
-    case MessageKind::pushes_over_limit:
-      coordinator->receive(mail.open<PushesOverLimit>());
       return;
     case MessageKind::lease:
       break;

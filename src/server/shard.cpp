@@ -179,17 +179,9 @@ double Shard::limit_factor_of(const Update& update) {
   const PushAge late{.versions = update.part->slots.latest() - update.base_version,
                      .seconds = now_s() - update.asked_s};
   const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
-  if (is_over(limit, late) && place.begin == 0) {
-    std::vector<int64_t>& counts = pushes_over_limit_[update.step];
-    counts.resize(plan_.layout.blocks.size(), 0);
-    ++counts[static_cast<size_t>(place.block)];
-  }
+  // A block in several parts counts once.
+  if (is_over(limit, late) && place.begin == 0) counts_[update.step].add_over_limit(place.block);
   return limit.action == OverLimit::scale ? limit_factor(limit, late) : 1.0;
-}
-
-std::vector<int64_t> Shard::take_pushes_over_limit(int64_t step) {
-  const auto counts = pushes_over_limit_.extract(step);
-  return counts.empty() ? std::vector<int64_t>{} : counts.mapped();
 }
 
 LearningRates Shard::rates(int64_t step) const {
@@ -301,8 +293,8 @@ void Shard::part_completed_step(PartState& part, int64_t step) {
   if (++parts_done_[step] < static_cast<int64_t>(parts_.size())) return;
   parts_done_.erase(step);
   step_tokens_.erase(step);
-  const auto counts = staleness_counts_.extract(step);
-  step_done_(step, counts.empty() ? std::vector<int64_t>{} : counts.mapped());
+  const auto counts = counts_.extract(step);
+  step_done_((counts.empty() ? StalenessCount{} : counts.mapped()).message(server_, step));
   clipping_.forget_before(step + 1);
 }
 
@@ -312,17 +304,8 @@ int64_t Shard::step_tokens(int64_t step) {
   return step_tokens_[step] = order_.step(step).target_tokens;
 }
 
-StalenessCount Shard::take_staleness(int64_t step) {
-  const auto count = block_staleness_.extract(step);
-  return count.empty() ? StalenessCount{} : count.mapped();
-}
-
 void Shard::count_staleness(int64_t step, int64_t block, int64_t staleness, int64_t base_version) {
-  block_staleness_[step].add(block, std::max<int64_t>(staleness, 0), base_version);
-  std::vector<int64_t>& counts = staleness_counts_[step];
-  const auto index = static_cast<size_t>(std::max<int64_t>(staleness, 0));
-  if (counts.size() <= index) counts.resize(index + 1, 0);
-  ++counts[index];
+  counts_[step].add(block, std::max<int64_t>(staleness, 0), base_version);
 }
 
 }  // namespace hat

@@ -31,8 +31,8 @@ namespace hat {
 /// Updates run tensor by tensor in `progress`, so that the server answers in between.
 class Shard {
  public:
-  /// Called when all parts of this server have had the updates of a step.
-  using StepDone = std::function<void(int64_t step, const std::vector<int64_t>& staleness_counts)>;
+  /// Called when all parts of this server have had the updates of a step, with what was counted of its pushes.
+  using StepDone = std::function<void(const StepComplete&)>;
   /// Called for each part when it has the values that training has after `steps` steps (before any later update).
   using PartAtStep = std::function<void(int64_t part, int64_t steps)>;
 
@@ -52,13 +52,8 @@ class Shard {
   /// Newest values and optimizer state of a part as checkpoint slices; they point into this object.
   std::vector<TensorSlice> slices(int64_t part);
   int64_t version(int64_t part) const;
-  /// Of the pushes of a step by block, once; the step is done.
-  StalenessCount take_staleness(int64_t step);
   /// Adding, updates and publishing are recorded there from now on; null: nowhere.
   void set_trace(TraceRecorder* trace) { trace_ = trace; }
-  /// Unbounded with a staleness limit: pushes of the step that were over it when applied, by block; empty where there
-  /// were none. A block in several parts counts once.
-  std::vector<int64_t> take_pushes_over_limit(int64_t step);
   int64_t block(int64_t part) const { return plan_.shards.parts[static_cast<size_t>(part)].block; }
 
  private:
@@ -115,13 +110,11 @@ class Shard {
   PartAtStep part_at_step_;
   std::vector<std::unique_ptr<PartState>> parts_;
   std::deque<Update> updates_;
-  std::map<int64_t, int64_t> step_tokens_;                     // of open steps: the order is cheap only forwards
-  std::map<int64_t, int64_t> parts_done_;                      // by step
-  std::map<int64_t, std::vector<int64_t>> staleness_counts_;   // by step
-  std::map<int64_t, std::vector<int64_t>> pushes_over_limit_;  // by step
-  std::vector<float> base_values_;                             // delay compensation: of a piece
-  std::vector<float> compensated_;                             // of a part; one piece is filled at a time
-  std::map<int64_t, StalenessCount> block_staleness_;          // by step
+  std::map<int64_t, int64_t> step_tokens_;    // of open steps: the order is cheap only forwards
+  std::map<int64_t, int64_t> parts_done_;     // by step
+  std::map<int64_t, StalenessCount> counts_;  // of the pushes of open steps
+  std::vector<float> base_values_;            // delay compensation: of a piece
+  std::vector<float> compensated_;            // of a part; one piece is filled at a time
   TraceRecorder* trace_ = nullptr;
 };
 

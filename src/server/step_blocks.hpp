@@ -3,6 +3,8 @@
 #include <limits>
 #include <vector>
 
+#include "hat/config/deck.hpp"
+
 namespace hat {
 
 /// How much the gradients of a block differ (sensitivity.hpp has the formulas). NaN: undefined.
@@ -12,6 +14,19 @@ struct BlockSensitivity {
   double article_pushes = std::numeric_limits<double>::quiet_NaN();
   double article_steps = std::numeric_limits<double>::quiet_NaN();
 };
+
+/// The measure that the deck's barriers go by.
+inline double chosen_measure(const SensitivityConfig& config, const BlockSensitivity& block) {
+  switch (config.measure) {
+    case SensitivityMeasure::consecutive:
+      return block.consecutive;
+    case SensitivityMeasure::pairwise:
+      return block.pairwise;
+    case SensitivityMeasure::article:
+      break;
+  }
+  return config.over == SensitivityOver::pushes ? block.article_pushes : block.article_steps;
+}
 
 /// What server 0 knows of the blocks of a committed step. Vectors go by block; one that is empty was not recorded.
 struct StepBlocks {

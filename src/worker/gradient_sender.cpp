@@ -1,6 +1,7 @@
 #include "worker/gradient_sender.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "hat/kernels/operations.hpp"
 
@@ -55,7 +56,7 @@ void GradientSender::discard() {
 void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm, double age_s) {
   Buffer& buffer = at(block);
   buffer.sent = true;
-  if (plan_.records_sketches()) send_sketch(block, step, order);
+  if (sketch_) mailbox_.post(*std::exchange(sketch_, std::nullopt), plan_.roles.rank_of_server[0], MailTag::to_server);
   if (barriers_.uses_ring(block, step)) {
     start_ring(block, step, generation);
     return;
@@ -74,7 +75,8 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
 }
 
 // Before the block enters its ring, where it becomes the sum of all workers'.
-void GradientSender::send_sketch(int64_t block, int64_t step, int64_t order) {
+void GradientSender::sketch(int64_t block, int64_t step, int64_t order) {
+  if (!plan_.records_sketches()) return;
   const Buffer& buffer = at(block);
   const bool single = plan_.pushes_single_units() && !barriers_.uses_ring(block, step);
   GradientSketch sketch{.worker = worker_,
@@ -86,7 +88,7 @@ void GradientSender::send_sketch(int64_t block, int64_t step, int64_t order) {
   operations(DeviceKind::cpu)
       .count_sketch(Stream{Device{}}, buffer.values.size(), buffer.values.data(), sketch.sketch.data(),
                     &sketch.sum_of_squares);
-  mailbox_.post(std::move(sketch), plan_.roles.rank_of_server[0], MailTag::to_server);
+  sketch_ = std::move(sketch);
 }
 
 void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,11 @@ class GradientSender {
   /// `version` of `block` was used for `tokens` target tokens of a unit.
   void note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens);
 
+  /// Where sensitivity is recorded: the sketch of the block's sum, which is about to go out. Arithmetic, no messages.
+  void sketch(int64_t block, int64_t step, int64_t order);
   /// The block's sum goes out: a barrier block enters the ring of `step`, any other is pushed. `order` is the unit's
   /// place in the step (deterministic), `norm` what the server clips by (one update per push), or negative, `age_s` the
-  /// age of the parameters (unbounded). Where sensitivity is recorded, a sketch of the sum goes to server 0.
+  /// age of the parameters (unbounded). Where sensitivity is recorded, the sketch made before goes to server 0.
   void send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm, double age_s = 0);
   /// What was added since `begin` is thrown away: the unit is computed again. Nothing of it was sent.
   void discard();
@@ -81,7 +84,6 @@ class GradientSender {
   bool is_leaving(int64_t block) const;
   void record(TraceEvent& event);
   void start_ring(int64_t block, int64_t step, int64_t generation);
-  void send_sketch(int64_t block, int64_t step, int64_t order);
   /// Sends elements [range) of the block, one push per server that owns some of them.
   void push(int64_t block, Range range, PushHeader header);
   Buffer& at(int64_t block) { return buffers_[static_cast<size_t>(block)]; }
@@ -93,6 +95,7 @@ class GradientSender {
   Waiting& waiting_;
   const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;
+  std::optional<GradientSketch> sketch_;  // of the block that is sent next
   std::deque<Ring> rings_;
   std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server

@@ -46,8 +46,7 @@ bool ParameterCache::Block::satisfies(Need need) const {
 std::optional<size_t> ParameterCache::Block::spare_copy() const {
   for (size_t copy = 0; copy < copies.size(); ++copy) {
     // The only copy (prefetch.depth = 0) is pulled into between passes, when nobody reads it.
-    const bool taken = (copy == current && copies.size() > 1) ||
-                       (expected && expected->copy == copy) ||
+    const bool taken = (copy == current && copies.size() > 1) || (expected && expected->copy == copy) ||
                        std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
     if (!taken) return copy;
   }

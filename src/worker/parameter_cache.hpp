@@ -61,8 +61,8 @@ class ParameterCache {
   /// is published early comes while the links have nothing else to do. Rule exact only. The caller has a unit whose
   /// step keeps servers from overwriting that version, or calls `stop_expecting`.
   void expect(int64_t block, Need need);
-  /// What `expect` has asked for is given up. A worker without a unit holds nobody up: servers may pass the versions that
-  /// it expected.
+  /// What `expect` has asked for is given up. A worker without a unit holds nobody up: servers may pass the versions
+  /// that it expected.
   void stop_expecting();
   /// Values of `block` in a version that `need` allows; waits for it: until it is published as wait_barrier, for its
   /// way here as wait_pull. Valid until the next acquire of the block. In place and under the rule freshest it is the

@@ -58,6 +58,7 @@ struct Worker::Impl : PassObserver {
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  void read_energy();
   AccountReading account_reading();
 
   void before_forward(int64_t block) override;
@@ -83,6 +84,7 @@ struct Worker::Impl : PassObserver {
   Sampler sampler;
   int64_t resident_before;
   EnergyCounter* energy;  // null: another worker of the node reads it
+  double energy_read_s = 0;
   WorkerTrace trace;
   Device device;
   Account account;
@@ -123,6 +125,15 @@ void Worker::Impl::progress() {
   cache.progress();
   sender.progress();
   account.set_ring_gathering(sender.ring_gathers());
+  read_energy();
+}
+
+// In training and validation, and while something is waited for: counters run over after some minutes.
+void Worker::Impl::read_energy() {
+  constexpr double kEvery_s = 30;
+  if (energy == nullptr || now_s() - energy_read_s < kEvery_s) return;
+  energy->update();
+  energy_read_s = now_s();
 }
 
 void Worker::Impl::run() {
@@ -187,7 +198,6 @@ void Worker::Impl::train(LeasedWork& work) {
   close_steps_before(work.lease.step);
   current = work.lease;
   trace.set_unit(account, current.step, current.unit);
-  if (energy != nullptr) energy->update();
   const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
   const double computed_before = computed_seconds();
@@ -298,6 +308,7 @@ void Worker::Impl::send_block(int64_t block) {
                static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(block)].size)});
   // Unbounded pushes wait for the norm of the whole gradient (send_all_clipped).
   if (plan.unbounded()) return;
+  sender.sketch(block, current.step, current.order);
   const MpiScope mpi(account);
   sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
 }
@@ -357,6 +368,7 @@ void Worker::Impl::send_all_clipped() {
         norm = gradient_norm(block, block + 1);
         break;
     }
+    sender.sketch(block, current.step, current.order);
     sender.send(block, current.step, current.generation, current.order, norm, guard.age_s(block));
   }
   previous_norm = whole;

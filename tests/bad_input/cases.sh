@@ -14,6 +14,7 @@ flip() {
 # half <file> <copy>: its first half.
 half() { head -c $(($(stat -c %s "$1") / 2)) "$1" >"$2"; }
 
+cut_pieces="--split independent --shard.flops 1e9 --worker.emulate.speed 1e15 --length_scale 4"
 make_inputs() {
   deck=$keep/good.toml
   data=$keep/data.h5
@@ -28,6 +29,9 @@ make_inputs() {
   # shellcheck disable=SC2086
   $MPIRUN -n 3 "$HAT" train "$deck" --data.path "$data" --output "$keep/unbounded" --mode async --staleness unbounded \
     >"$work/good.log" 2>&1 || fail "the unbounded run: $(tail -3 "$work/good.log")"
+  # Pieces of documents, as an emulated device of another model would have them.
+  "$HAT" train "$deck" --data.path "$data" --output "$keep/pieces" $cut_pieces >"$work/good.log" 2>&1 ||
+    fail "the run of pieces: $(tail -3 "$work/good.log")"
   checkpoint=checkpoints/step-00000004
   : >"$keep/empty.h5"
   echo "just text" >"$keep/text.h5"
@@ -243,6 +247,10 @@ continuations() {
   ranks=3 resume_run=unbounded continue_refused resume_unbounded_as_async 'unbounded/|step-00000004|staleness|unbounded' --mode async
   resume_run=unbounded continue_refused resume_unbounded_as_sync 'unbounded/|step-00000004|staleness|unbounded'
   resume_run=unbounded continue_refused resume_unbounded_as_hybrid 'unbounded/|step-00000004|staleness|unbounded' --mode hybrid
+  # shellcheck disable=SC2086  # a list of options
+  resume_run=pieces continue_refused resume_other_scale 'step-00000004|length_scale|4|8' ${cut_pieces/scale 4/scale 8}
+  # shellcheck disable=SC2086
+  resume_run=pieces continue_refused resume_other_cost 'step-00000004|cost_of|own|llama_1b' $cut_pieces --cost_of llama_1b
   ranks=3 continue_refused resume_other_optimizer 'step-00000004|optimizer|adamw|sgd' --optimizer sgd
   if command -v flock >/dev/null; then
     local held

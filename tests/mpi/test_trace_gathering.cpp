@@ -17,7 +17,7 @@ TEST(ClockOffset, TellsClocksOfOtherNodesApart) {
   for (int rank = 0; rank < world.size(); ++rank) node_of_rank.push_back(rank);
   const int root = world.size() - 1;
   const double off = 100.0 * (world.rank() - root);
-  const double offset = clock_offset_s(world, root, node_of_rank, [&] { return now_s() + off; });
+  const double offset = clock_offset_s(world, root, node_of_rank, /*timeout_s=*/60, [&] { return now_s() + off; });
   EXPECT_NEAR(offset, -off, 0.05) << "rank " << world.rank();
   if (world.rank() == root) {
     EXPECT_EQ(offset, 0);
@@ -27,7 +27,8 @@ TEST(ClockOffset, TellsClocksOfOtherNodesApart) {
 TEST(ClockOffset, IsNothingOnTheSameNode) {
   const Communicator world = Communicator::world();
   const std::vector<int> node_of_rank(static_cast<size_t>(world.size()), 4);
-  EXPECT_EQ(clock_offset_s(world, 0, node_of_rank, [&] { return now_s() + 100.0 * world.rank(); }), 0);
+  EXPECT_EQ(clock_offset_s(world, 0, node_of_rank, /*timeout_s=*/60, [&] { return now_s() + 100.0 * world.rank(); }),
+            0);
 }
 
 TEST(GatherTraces, EveryRecorderOfEveryRankOnTheRootsClock) {

@@ -49,9 +49,6 @@ TEST(ChargedCost, LengthsAreScaledBeforeTheyAreSquared) {
   const ChargedCost scaled(deck);
   for (const int64_t length : {1, 30, 512}) EXPECT_DOUBLE_EQ(scaled.flop(length), plain.flop(16 * length)) << length;
   EXPECT_EQ(scaled.bytes_per_byte(), plain.bytes_per_byte());
-  const std::vector<Sequence> sequences{{.document = 0, .begin = 0, .length = 30},
-                                        {.document = 1, .begin = 5, .length = 7}};
-  EXPECT_DOUBLE_EQ(scaled.flop(sequences), scaled.flop(30) + scaled.flop(7));
 }
 
 TEST(ChargedCost, BlocksAddUpToTheWhole) {

@@ -31,9 +31,14 @@ double cost_of(const std::vector<Sequence>& sequences) {
 struct Cluster {
   std::vector<double> speeds;  // by worker
   int64_t staleness = 1;
+  bool unbounded = false;  // nobody waits, whatever `staleness` says
+  int64_t sync_steps = 0;
   int64_t steps = 60;
   double stall_s = 0;  // worker 0 stops so long in every 20th of its units
   double jitter = 0;   // standard deviation of a unit's time over its mean, which nobody can foresee
+
+  /// The step that must be done before units of `step` begin; negative: none.
+  int64_t needed(int64_t step) const { return unbounded ? -1 : step - 1 - (step < sync_steps ? 0 : staleness); }
 };
 
 /// Virtual time until all steps are done.
@@ -43,8 +48,9 @@ class VirtualRun {
       : cluster_(cluster), workers_(cluster.speeds.size()), done_(static_cast<size_t>(cluster.steps), -1) {
     options.workers = static_cast<int>(cluster.speeds.size());
     options.end_step = cluster.steps;
-    options.staleness = cluster.staleness;
-    options.lookahead = cluster.staleness + 2;
+    options.staleness = cluster.unbounded ? kUnbounded : cluster.staleness;
+    options.sync_steps = cluster.sync_steps;
+    options.lookahead = cluster.unbounded ? 64 : cluster.staleness + 2;
     options.area_weight = kAreaWeight;
     ledger_.emplace(order, std::vector<std::vector<Sequence>>{}, options);
     for (int64_t step = 0; step < cluster.steps; ++step) tokens_.push_back(order.step(step).target_tokens);
@@ -96,7 +102,7 @@ class VirtualRun {
   // A unit begins once the versions it needs are there.
   void begin(size_t w) {
     Worker& worker = workers_[w];
-    const int64_t needed = worker.current->step - 1 - cluster_.staleness;
+    const int64_t needed = cluster_.needed(worker.current->step);
     if (needed >= 0 && done_[static_cast<size_t>(needed)] < 0) {
       waiting_[needed].push_back(w);
       return;
@@ -136,7 +142,7 @@ class VirtualRun {
 
   void finish_step(int64_t step) {
     done_[static_cast<size_t>(step)] = now_;
-    ledger_->server_completed_step({.server = 0, .step = step, .staleness_counts = {}}, now_);
+    ledger_->server_completed_step({.server = 0, .step = step}, now_);
     for (const size_t w : waiting_[step]) begin(w);
   }
 
@@ -159,7 +165,7 @@ double greedy_time(DataOrder& order, const Cluster& cluster) {
   std::vector<double> free(cluster.speeds.size(), 0.0);
   uint64_t draws = 0;
   for (int64_t step = 0; step < cluster.steps; ++step) {
-    const int64_t needed = step - 1 - cluster.staleness;
+    const int64_t needed = cluster.needed(step);
     const double ready = needed >= 0 ? done[static_cast<size_t>(needed)] : 0.0;
     std::vector<double> costs;
     for (const Sequence& sequence : order.step(step).sequences) costs.push_back(cost_of(sequence));
@@ -247,6 +253,24 @@ TEST_F(DispatchTest, FixedPolicies) {
   }
   EXPECT_LT(time[Dispatch::sorted], time[Dispatch::static_]);
   EXPECT_LT(time[Dispatch::balanced], 0.97 * time[Dispatch::sorted]);
+}
+
+TEST_F(DispatchTest, NobodyWaitsUnbounded) {
+  for (const int64_t sequences : {1, 2, 4, 8}) {
+    DataOrder steps = order(sequences);
+    Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 0, .unbounded = true};
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.03 * greedy_time(steps, cluster)) << sequences;
+    cluster.speeds[5] = 0.5;
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.1 * greedy_time(steps, cluster)) << sequences;
+  }
+}
+
+TEST_F(DispatchTest, SynchronousStepsBeforeLateOnes) {
+  for (const int64_t staleness : {1, 2, 4}) {
+    DataOrder steps = order(2);
+    const Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = staleness, .sync_steps = 30};
+    EXPECT_LE(VirtualRun(steps, cluster, on_demand()).run(), 1.03 * greedy_time(steps, cluster)) << staleness;
+  }
 }
 
 // Times that cannot be foreseen: a worker that was sent on to the next step does not come back, so plans must not rely

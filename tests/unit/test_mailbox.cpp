@@ -101,9 +101,9 @@ TEST(Messages, EveryFieldOfEveryMessageArrives) {
   expect_same(NormTotal{.step = 1, .norm = 2.5});
   expect_same(StepComplete{.server = 1,
                            .step = 2,
-                           .staleness_counts = {3, 0, 4},
                            .block_staleness = {{.block = 5, .late = 6, .pushes = 7}},
-                           .base_versions = {{.block = 8, .oldest = 9, .newest = 10}}});
+                           .base_versions = {{.block = 8, .oldest = 9, .newest = 10}},
+                           .pushes_over_limit = {3, 0, 4}});
   expect_same(CheckpointWritten{.server = 1, .step = 2, .blocks = {3, 4}, .versions = {5, 6}});
   expect_same(Shutdown{});
 }
@@ -133,9 +133,9 @@ TEST(Messages, CutShortIsAnError) {
 
 TEST(Messages, CountsThatCannotBeAreErrors) {
   for (const int64_t count : {int64_t{-1}, int64_t{4}, int64_t{1} << 61, INT64_MAX, INT64_MIN}) {
-    std::vector<std::byte> bytes = packed(StepComplete{.server = 1, .step = 2, .staleness_counts = {5, 6, 7}});
-    // The count stands before its three values and the counts of two lists that are empty.
-    const size_t place = bytes.size() - 6 * sizeof(int64_t);
+    std::vector<std::byte> bytes = packed(StepComplete{.server = 1, .step = 2, .pushes_over_limit = {5, 6, 7}});
+    // The count stands before its three values.
+    const size_t place = bytes.size() - 4 * sizeof(int64_t);
     std::memcpy(bytes.data() + place, &count, sizeof count);
     Mail mail({.source = 0, .tag = 1, .data = bytes});
     EXPECT_THROW(mail.open<StepComplete>(), Error) << count;

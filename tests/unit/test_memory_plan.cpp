@@ -88,6 +88,18 @@ TEST(MemoryPlan, SharesANodeAmongItsWorkers) {
   EXPECT_EQ(worker_share(plan, nodes, 1, 0), std::numeric_limits<int64_t>::max());  // nobody knows
 }
 
+// With single-unit pushes in unit order the last ones of a step may come first, and wait.
+TEST(MemoryPlan, CountsPushesThatWaitForTheirTurn) {
+  RunPlan plan = plan_of({0, 0, 0}, 1);  // one server, two workers
+  plan.deck.batch_tokens = 4 * plan.deck.unit_tokens;
+  const int64_t at_once = server_memory(plan, 0).gradients;
+  plan.deck.deterministic = true;
+  const int64_t parameters = plan.layout.size() * static_cast<int64_t>(sizeof(float));
+  EXPECT_EQ(server_memory(plan, 0).gradients - at_once, (4 + 2 - 1) * parameters);
+  plan.is_barrier.assign(plan.is_barrier.size(), true);  // sums of rings come whole
+  EXPECT_EQ(server_memory(plan, 0).gradients, at_once);
+}
+
 TEST(MemoryPlan, ANodeWithoutWorkersLimitsNobody) {
   const std::vector<int> nodes{0, 1, 1};
   const RunPlan plan = plan_of(nodes, 1, Placement::dedicated);

@@ -86,6 +86,31 @@ TEST_F(MetricsFileTest, TheFileIsWholeWhileItGrows) {
   EXPECT_EQ(column(path_, "steps", "step"), (std::vector<double>{1, 2, 3}));
 }
 
+// Ten seconds before one is due; if the caller asks while a save is under way, behind that.
+TEST_F(MetricsFileTest, ASaveThatIsAskedForDoesNotWait) {
+  MetricsFile file(path_, tables(), {}, 0);
+  while (!fs::exists(path_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int64_t step = 1; step <= 3; ++step) {
+    add_steps(file, step, step);
+    file.save_soon();
+    for (int i = 0; i < 5000 && std::ssize(column(path_, "steps", "step")) < step; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      file.save_if_due();
+    }
+    EXPECT_EQ(std::ssize(column(path_, "steps", "step")), step);
+  }
+  file.close();
+}
+
+TEST_F(MetricsFileTest, WhatHindersASaveIsAnError) {
+  MetricsFile file(path_, tables(), {}, 0);
+  add_steps(file, 1, 1);
+  while (!fs::exists(path_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  fs::remove(path_);
+  fs::create_directory(path_.string() + ".tmp");
+  EXPECT_THROW(file.close(), std::exception);
+}
+
 TEST_F(MetricsFileTest, ContinuingCutsOffTheStepsThatAreMadeAgain) {
   {
     MetricsFile file(path_, tables(), {}, 0);

@@ -24,7 +24,6 @@ enum class MessageKind : int32_t {
   alive,
   shutdown,
   gradient_sketch,
-  pushes_over_limit,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -184,12 +183,12 @@ struct StepComplete {
   static constexpr MessageKind kKind = MessageKind::step_complete;
   int64_t server = 0;
   int64_t step = 0;
-  std::vector<int64_t> staleness_counts;  ///< [s]: pushes of the step that were s versions old when applied
   std::vector<BlockStaleness> block_staleness = {};
   std::vector<BaseVersions> base_versions = {};
+  std::vector<int64_t> pushes_over_limit = {};  ///< of the staleness limit, by block; may end early where all are 0
   template <class F>
   void fields(F& f) {
-    f(server), f(step), f(staleness_counts), f(block_staleness), f(base_versions);
+    f(server), f(step), f(block_staleness), f(base_versions), f(pushes_over_limit);
   }
 };
 
@@ -269,17 +268,6 @@ struct GradientSketch {
   template <class F>
   void fields(F& f) {
     f(worker), f(step), f(block), f(place), f(tokens), f(sum_of_squares), f(sketch);
-  }
-};
-
-/// server -> server 0, with a staleness limit: before the StepComplete of a step in which pushes were over it.
-struct PushesOverLimit {
-  static constexpr MessageKind kKind = MessageKind::pushes_over_limit;
-  int64_t step = 0;
-  std::vector<int64_t> counts;  ///< by block
-  template <class F>
-  void fields(F& f) {
-    f(step), f(counts);
   }
 };
 

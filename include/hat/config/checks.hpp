@@ -8,6 +8,9 @@ namespace hat {
 /// Checks for OptionSet keys: `options.add("batch_tokens", value, "...")->check(integer_in(1, 1 << 30))`.
 /// Stricter than CLI11's: decimal digits only (no octal "010"), no "nan", nothing behind the number.
 
+/// Most steps or tokens of a key: beyond anything a run lives to see.
+inline constexpr int64_t kMany = 1'000'000'000'000;
+
 /// An integer from `least` to `most`, both included.
 CLI::Validator integer_in(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 

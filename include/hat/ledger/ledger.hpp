@@ -14,9 +14,10 @@ namespace hat {
 
 struct LedgerOptions {
   int workers = 1;
-  int servers = 1;
+  int completions = 1;  ///< that a step needs to be committed: of each server, and of whatever else completes it
   Dispatch dispatch = Dispatch::on_demand;
-  int64_t unit_tokens = 512;  ///< most target tokens of a unit of several sequences
+  int64_t unit_tokens = 512;  ///< most target tokens of a unit of several sequences; on demand, where little is left of
+                              ///< a step, as many as its longest sequence has
   int64_t least_tokens =
       512;                   ///< on demand a unit has at least so many, unless they do not fit or the step has no more
   double max_delay_s = 0.5;  ///< on demand a unit of several sequences takes at most this long
@@ -25,7 +26,9 @@ struct LedgerOptions {
   int64_t first_step = 0;      ///< where training starts or continues
   int64_t end_step = 0;        ///< one behind the last
   int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
-  int64_t staleness = 0;       ///< S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead)
+  /// S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0 where unbounded).
+  int64_t staleness = 0;
+  int64_t sync_steps = 0;      ///< first steps of training in which S is 0
   double before_barrier = 1;   ///< share of a unit's time before it needs all of the step before; 1: it never does
   int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
   int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
@@ -51,7 +54,8 @@ struct EvaluationResult {
 /// A unit's life:
 ///   free -> leased     next() gave it to a worker
 ///   leased -> computed the worker reported its loss
-///   computed -> committed, all units of a step at once, when every server has applied the step
+///   computed -> committed, all units of a step at once, when every server has applied the step and whatever else
+///                      completes it has come in
 /// Any other transition is an error. Steps commit in order; each sequence of an epoch belongs to exactly one unit.
 ///
 /// How work is handed out:
@@ -73,6 +77,8 @@ class Ledger {
 
   void unit_computed(const UnitReport& report, double now_s = 0);
   void server_completed_step(const StepComplete& message, double now_s = 0);
+  /// Number `completion` of LedgerOptions::completions is in; those of servers have the servers' numbers.
+  void completed(int64_t completion, int64_t step, double now_s = 0);
   void group_evaluated(const EvaluationReport& report);
 
   /// Steps committed and evaluations finished since the last call, in order.
@@ -82,8 +88,8 @@ class Ledger {
   int64_t committed_steps() const { return committed_; }
   /// Target tokens of a step that is open: some unit of it is leased, and it is not committed.
   int64_t step_tokens(int64_t step) const { return steps_.at(step).target_tokens; }
-  /// Servers that have not completed the oldest step that is not committed; for the message of a time-out.
-  std::vector<int64_t> servers_behind() const;
+  /// Completions that the oldest step that is not committed lacks; for the message of a time-out.
+  std::vector<int64_t> missing_completions() const;
   bool finished() const { return phase_ == Phase::finished; }
   const UnitCostModel& cost_model() const { return costs_; }
 
@@ -106,7 +112,7 @@ class Ledger {
     std::deque<Sequence> free_sequences;         // on demand: in no unit yet, longest first
     int64_t longest = 0;                         // on demand: tokens of the longest one
     int64_t units_computed = 0;
-    std::vector<bool> server_complete;
+    std::vector<bool> complete;  // by completion
     std::vector<int64_t> staleness_counts;
   };
   /// A unit that a worker has and did not report yet.
@@ -133,6 +139,11 @@ class Ledger {
 
   // On demand.
   bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
+  /// The step that must be done before units of `step` begin; -1: none.
+  int64_t needed_by(int64_t step) const {
+    if (options_.staleness == kUnbounded) return -1;
+    return step - 1 - (step < options_.sync_steps ? 0 : options_.staleness);
+  }
   std::vector<double> free_at(double now_s, int64_t step) const;
   double greatest_share() const;
   std::vector<size_t> unit_from(const OpenStep& step, const std::vector<size_t>& places, size_t begin, double left,

@@ -32,11 +32,12 @@ struct MetricsTable {
 /// metrics.h5 of a run while it grows (src/metrics/FORMAT.md). The caller never waits for the disk: rows are kept in
 /// memory, and a thread of this object saves them now and then. A save copies the file, appends, and renames the copy
 /// over it, so that at every moment, whenever the process is killed, the name holds a whole file with the rows of all
-/// saves that ended. Saves begin at least ten seconds apart, and take at most about one hundredth of the time.
+/// saves that ended. Saves begin at least ten seconds apart, and take at most about one hundredth of the time, but for
+/// those that the caller asks for.
 class MetricsFile {
  public:
   static constexpr const char* kFormat = "hat-metrics";
-  static constexpr int64_t kFormatVersion = 1;
+  static constexpr int64_t kFormatVersion = 2;
 
   /// `first_step`: steps done when this part of the run begins. 0: a new file. Otherwise rows of later steps, which
   /// will be made again, are cut off the file that is there; one that cannot be continued is set aside as
@@ -48,6 +49,8 @@ class MetricsFile {
   void add(size_t table, std::span<const double> row);
   /// Starts a save when one is due. Throws Error when an earlier one failed.
   void save_if_due();
+  /// As save_if_due; now one is due, or as soon as the one under way has ended (save_if_due then starts it).
+  void save_soon();
   /// Saves what is left and waits for it.
   void close();
 
@@ -68,6 +71,7 @@ class MetricsFile {
   std::vector<Rows> rows_;      // not saved yet, by table
   std::future<double> saving_;  // its duration in seconds
   double next_save_s_ = 0;
+  bool is_wanted_ = false;   // a save, at once
   BackgroundThread thread_;  // last member: it ends before what its jobs use
 };
 

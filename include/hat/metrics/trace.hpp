@@ -68,8 +68,9 @@ class TraceRecorder {
 
 /// What this rank's clock must be moved by to show the root's. Zero on the node of the root, where all processes read
 /// the same clock; from other nodes the quickest of a few round trips tells, to about half its duration. Collective.
+/// Throws Error when a rank has to be waited for longer than `timeout_s`.
 double clock_offset_s(const Communicator& communicator, int root, const std::vector<int>& node_of_rank,
-                      const std::function<double()>& clock);
+                      double timeout_s, const std::function<double()>& clock);
 
 /// Events of one role, moved to the root's clock.
 struct RoleTrace {

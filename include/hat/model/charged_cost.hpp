@@ -1,10 +1,8 @@
 #pragma once
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "hat/config/deck.hpp"
-#include "hat/core/sequence.hpp"
 #include "hat/model/flop_count.hpp"
 
 namespace hat {
@@ -19,8 +17,6 @@ class ChargedCost {
 
   /// FLOP of forward and backward of one document of `length` real tokens: total().of(length, length^2).
   double flop(int64_t length) const;
-  /// Of whole sequences, each a document of its own.
-  double flop(std::span<const Sequence> sequences) const;
 
   /// By block of the deck's model. Layers of the charged model are spread over its layers evenly, attention to
   /// attention and MLP to MLP, so the sum over blocks is total(); the embedding costs nothing.

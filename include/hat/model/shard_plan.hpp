@@ -41,9 +41,9 @@ ShardPlan plan_shards(const ModelLayout& layout, int servers, OptimizerKind opti
 std::vector<TensorPiece> pieces_of(const ModelLayout& layout, const Part& part);
 
 /// For each block whether it is a barrier block. `barriers` as in the deck: none, all, attention (the attention
-/// sublayers), upper (the upper half: whole layers and the head, from the layer where the forward pass is nearest to half
-/// of its FLOP), sensitivity (none to begin with), or names and patterns of blocks. `flop`: by block. Throws InputError
-/// on a pattern that matches nothing.
+/// sublayers), upper (the upper half: whole layers and the head, from the layer where the forward pass is nearest to
+/// half of its FLOP), sensitivity (none to begin with), or names and patterns of blocks. `flop`: by block. Throws
+/// InputError on a pattern that matches nothing.
 std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<BlockFlop>& flop,
                                  const std::vector<std::string>& barriers);
 
