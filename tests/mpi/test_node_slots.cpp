@@ -54,7 +54,7 @@ TEST_F(NodeSlotsTest, OneWorkerWinsAClaim) {
     EXPECT_TRUE(slots_.holds(kBlock, false, version));
     EXPECT_FALSE(slots_.is_arriving(kBlock, false, version));
     EXPECT_TRUE(has_values(version)) << "version " << version;
-    EXPECT_EQ(slots_.push_travel_s(kBlock, false, version), 0.25 * static_cast<double>(version));
+    EXPECT_NEAR(slots_.push_travel_s(kBlock, false, version), 0.25 * static_cast<double>(version), 1e-6);
     EXPECT_FALSE(slots_.claim(kBlock, false, version)) << "it is there";
     world_.barrier();
   }
@@ -68,7 +68,7 @@ TEST_F(NodeSlotsTest, WhatIsReleasedAnotherFetches) {
   });
   EXPECT_TRUE(slots_.is_arriving(kBlock, false, 5));
   EXPECT_FALSE(slots_.holds(kBlock, false, 5));
-  EXPECT_EQ(slots_.push_travel_s(kBlock, false, 5), 0.5);
+  EXPECT_NEAR(slots_.push_travel_s(kBlock, false, 5), 0.5, 1e-6);
   EXPECT_FALSE(slots_.claim(kBlock, false, 5));
   EXPECT_FALSE(slots_.claim(kBlock, false, 5 + plan_.slot_count)) << "the one before is still being written";
   on(0, [&] { slots_.release(kBlock, false, 5); });
@@ -79,7 +79,7 @@ TEST_F(NodeSlotsTest, WhatIsReleasedAnotherFetches) {
     fetch(5);
   });
   EXPECT_TRUE(slots_.holds(kBlock, false, 5) && has_values(5));
-  EXPECT_EQ(slots_.push_travel_s(kBlock, false, 5), 1.25);
+  EXPECT_NEAR(slots_.push_travel_s(kBlock, false, 5), 1.25, 1e-6);
 }
 
 TEST_F(NodeSlotsTest, AReleaseThatComesLateChangesNothing) {
@@ -95,7 +95,7 @@ TEST_F(NodeSlotsTest, AReleaseThatComesLateChangesNothing) {
   on(0, [&] { slots_.release(kBlock, false, 0); });
   EXPECT_TRUE(slots_.is_arriving(kBlock, false, later));
   EXPECT_FALSE(slots_.claim(kBlock, false, later)) << "it is rank 1's";
-  EXPECT_EQ(slots_.push_travel_s(kBlock, false, later), 1.5);
+  EXPECT_NEAR(slots_.push_travel_s(kBlock, false, later), 1.5, 1e-6);
   on(1, [&] { slots_.publish(kBlock, false, later); });
   EXPECT_TRUE(slots_.holds(kBlock, false, later));
 }
