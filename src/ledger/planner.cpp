@@ -26,12 +26,20 @@ double common_end(std::vector<std::pair<double, double>> free_at_and_speed, doub
 }
 }  // namespace
 
-/// When each worker will have done what it has, as far as can be told, and units of `step` may begin.
-std::vector<double> Planner::free_at(int64_t step, const RunState& run, double now_s) const {
-  std::vector<double> ends;
+double Planner::end_of_unit(double begin_s, double seconds, double past_barrier_s) const {
+  const double at_barrier_s = begin_s + options_.before_barrier * seconds;
+  return std::max(at_barrier_s, past_barrier_s) + (1 - options_.before_barrier) * seconds;
+}
+
+// A unit leaves the first barrier block in the backward pass, which takes twice as long as the forward pass, that long
+// before its end.
+Planner::Outlook Planner::outlook(int64_t step, const RunState& run, double now_s) const {
+  Outlook outlook;
+  std::vector<double>& ends = outlook.free_at;
   for (const WorkerState& worker : run.workers) ends.push_back(worker.since_s);
   std::vector<size_t> done(run.workers.size(), 0);  // units taken into account, by worker
   std::map<int64_t, double> end_of_step;            // of what is leased
+  double past_barrier = 0;                          // all of the steps before
   int64_t last = step;
   for (const WorkerState& worker : run.workers) {
     if (!worker.assigned.empty()) last = std::max(last, worker.assigned.back().step);
@@ -47,23 +55,24 @@ std::vector<double> Planner::free_at(int64_t step, const RunState& run, double n
   };
   for (int64_t s = run.committed; s <= last; ++s) {  // in order: a unit may have to wait for the steps before
     const double may_begin = end_of_all_to(needed_by(s));
-    const double may_pass = options_.before_barrier < 1 ? end_of_all_to(s - 1) : 0;  // the first barrier block
+    const double may_pass = past_barrier;
+    if (s == step) outlook.past_barrier_s = may_pass;
     for (size_t w = 0; w < run.workers.size(); ++w) {
       const std::deque<Assigned>& assigned = run.workers[w].assigned;
       for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
         const double seconds = costs_.seconds(static_cast<int64_t>(w), assigned[done[w]].size);
-        const double at_barrier = std::max(ends[w], may_begin) + options_.before_barrier * seconds;
-        double end = std::max(at_barrier, may_pass) + (1 - options_.before_barrier) * seconds;
+        double end = end_of_unit(std::max(ends[w], may_begin), seconds, may_pass);
         // One that is late already will be late by as much again.
         if (done[w] == 0 && end < now_s) end = now_s + (now_s - end);
         ends[w] = end;
         end_of_step[s] = std::max(end_of_step[s], end);
+        if (has_barrier()) past_barrier = std::max(past_barrier, end - 2 * options_.before_barrier * seconds);
       }
     }
   }
   const double may_begin = std::max(now_s, end_of_all_to(needed_by(step)));
   for (double& end : ends) end = std::max(end, may_begin);
-  return ends;
+  return outlook;
 }
 
 /// How much of what is left for a worker its next unit may be: all of it where units take as long as predicted, a
@@ -131,7 +140,7 @@ std::vector<size_t> Planner::unit_from(const FreeSequences& free, const std::vec
 std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSequences& free_sequences,
                                       const RunState& run, double now_s) const {
   if (free_sequences.sequences.empty()) return {};
-  const std::vector<double> ends = free_at(step, run, now_s);
+  const auto [free_at, past_barrier_s] = outlook(step, run, now_s);
   const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
   struct Free {
     double at;
@@ -143,7 +152,7 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSe
   for (int64_t w = 0; w < options_.workers; ++w) {
     const WorkerState& state = run.workers[static_cast<size_t>(w)];
     if (w != worker && state.first_step > step) continue;
-    const double at = ends[static_cast<size_t>(w)];
+    const double at = free_at[static_cast<size_t>(w)];
     const double speed = costs_.cost(full) / costs_.seconds(w, full);
     free_at_and_speed.emplace_back(at, speed);
     // Others are left work only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
@@ -157,6 +166,9 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSe
   const bool alone = free_at_and_speed.size() == 1;
   const double end_s = common_end(std::move(free_at_and_speed), work);
   const double share = greatest_share();
+  const auto end_of = [&, past = past_barrier_s](const Free& on, const UnitSize& size) {
+    return end_of_unit(on.at, costs_.seconds(on.worker, size), past);
+  };
   // The one that asks goes first at equal times.
   const auto earlier = [worker](const Free& a, const Free& b) {
     return std::tuple(a.at, a.worker != worker, a.worker) < std::tuple(b.at, b.worker != worker, b.worker);
@@ -169,9 +181,8 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSe
     const auto is_for_next = [&](size_t place) {
       const UnitSize size = size_of(free_sequences.sequences[place]);
       if (costs_.cost(size) <= left) return true;
-      const double end = next->at + costs_.seconds(next->worker, size);
-      return std::ranges::all_of(
-          free, [&](const Free& other) { return other.at + costs_.seconds(other.worker, size) >= end; });
+      const double end = end_of(*next, size);
+      return std::ranges::all_of(free, [&](const Free& other) { return end_of(other, size) >= end; });
     };
     const auto first = std::ranges::find_if(places, is_for_next);
     if (first == places.end()) {  // all that is left ends earlier elsewhere
@@ -188,7 +199,7 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSe
     }
     UnitSize size;
     for (const size_t i : unit) size += size_of(free_sequences.sequences[places[i]]);
-    next->at += costs_.seconds(next->worker, size);
+    next->at = end_of(*next, size);
     places.erase(places.begin() + static_cast<std::ptrdiff_t>(unit.front()),
                  places.begin() + static_cast<std::ptrdiff_t>(unit.back()) + 1);  // no gaps
   }

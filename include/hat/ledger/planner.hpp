@@ -37,16 +37,17 @@ struct FreeSequences {
 };
 
 /// Work on demand: which unit a worker gets when it asks. It asks while it still computes, so the answer is a plan:
-///   - From the cost model, when each worker will be free and may begin units of the step, and when all could end the
-///     step together if none of them idled.
+///   - From the cost model, when each worker will be free and may begin units of the step, when these may pass the
+///   first
+///     barrier block, and when all could end the step together if none of them idled.
 ///   - Then all take units in turn, whoever is free first: one that begins with the longest sequence left that this
 ///     worker can finish by that common end, or that no other would finish earlier. So a worker that has hours to go on
 ///     a long sequence does not sit on another that somebody else could begin earlier.
 ///   - A unit is that sequence alone, or packed with shorter ones up to unit_tokens, max_delay_s and a share of what
 ///   the
 ///     worker can do until the common end; the less predictable units are, the smaller the share. It has least_tokens,
-///     if need be beyond max_delay_s, unless the step has no more. A rest too small for a unit of its own goes with the
-///     one before it.
+///     if need be beyond max_delay_s, unless the plan leaves no more for it. A rest too small for a unit of its own
+///     goes with the one before it.
 ///   - What the worker that asks takes in this plan is its unit; nothing, if the others will have taken all.
 /// The plan is made afresh for each who asks, and nothing of it is kept.
 class Planner {
@@ -64,7 +65,14 @@ class Planner {
     if (options_.staleness == kUnbounded) return -1;
     return step - 1 - (step < options_.sync_steps ? 0 : options_.staleness);
   }
-  std::vector<double> free_at(int64_t step, const RunState& run, double now_s) const;
+  bool has_barrier() const { return options_.before_barrier < 1; }
+  /// What has been leased will be done, as far as can be told:
+  struct Outlook {
+    std::vector<double> free_at;  // by worker: it may begin units of the step
+    double past_barrier_s = 0;    // all units of the steps before have left the first barrier block
+  };
+  Outlook outlook(int64_t step, const RunState& run, double now_s) const;
+  double end_of_unit(double begin_s, double seconds, double past_barrier_s) const;
   double greatest_share() const;
   std::vector<size_t> unit_from(const FreeSequences& free, const std::vector<size_t>& places, size_t begin, double left,
                                 int64_t worker, bool gaps) const;
