@@ -8,6 +8,7 @@
 #include "worker/parameter_cache.hpp"
 
 // ParameterCache across ranks: rank 0 is a server that publishes when it is told to, ranks 1 and 2 are workers.
+// Emulated links and slots of a node are in shared memory (ParametersOfANode).
 
 namespace hat {
 namespace {
@@ -157,26 +158,25 @@ TEST(PulledParameters, AUnitOfALaterStepDropsWhatWasExpected) {
   });
 }
 
-TEST(PulledParameters, AWorkerWithoutAUnitExpectsNothing) {
-  for (const bool shares : {false, true}) {
-    Rank rank(deck_of(0, 1), {.shares = shares});
-    rank.on_workers([&](ParameterCache& cache) {
-      rank.take(exactly(0), 0);
-      cache.expect(kBlock, exactly(1));
-      cache.progress();
-      cache.stop_expecting();
-      EXPECT_EQ(rank.counters().wrong_guesses, 1);
-    });
-    rank.publish(1);
-    rank.publish(2);
-    rank.publish(3);
-    rank.on_workers([&](ParameterCache& cache) {
-      rank.progress_for(0.05);
-      rank.take(exactly(3), 3);
-      cache.finish();
-    });
-  }
+void expect_nothing_without_a_unit(Options options) {
+  Rank rank(deck_of(0, 1), options);
+  rank.on_workers([&](ParameterCache& cache) {
+    rank.take(exactly(0), 0);
+    cache.expect(kBlock, exactly(1));
+    cache.progress();
+    cache.stop_expecting();
+    EXPECT_EQ(rank.counters().wrong_guesses, 1);
+  });
+  for (const int64_t version : {1, 2, 3}) rank.publish(version);
+  rank.on_workers([&](ParameterCache& cache) {
+    rank.progress_for(0.05);
+    rank.take(exactly(3), 3);
+    cache.finish();
+  });
 }
+
+TEST(PulledParameters, AWorkerWithoutAUnitExpectsNothing) { expect_nothing_without_a_unit({}); }
+TEST(ParametersOfANode, AWorkerWithoutAUnitExpectsNothing) { expect_nothing_without_a_unit({.shares = true}); }
 
 TEST(PulledParameters, TwoUnitsAhead) {
   Rank rank(deck_of(2, 2));
@@ -266,7 +266,7 @@ TEST(PulledParameters, AWrongGuessIsDropped) {
 }
 
 // Its gets write to the only other copy: that is waited for, in the account and not for ever.
-TEST(PulledParameters, AWrongGuessOnItsWayIsWaitedFor) {
+TEST(ParametersOfANode, AWrongGuessOnItsWayIsWaitedFor) {
   Rank rank(deck_of(2, 1), {.pull_s = 0.2});
   rank.publish(1);
   rank.publish(2);
@@ -283,7 +283,7 @@ TEST(PulledParameters, AWrongGuessOnItsWayIsWaitedFor) {
   rank.world.barrier();
 }
 
-TEST(PulledParameters, WaitingForAWrongGuessHasATimeOut) {
+TEST(ParametersOfANode, WaitingForAWrongGuessHasATimeOut) {
   Rank rank(deck_of(2, 1), {.pull_s = 1.0, .timeout_s = 0.1});
   rank.publish(1);
   rank.publish(2);
@@ -295,7 +295,7 @@ TEST(PulledParameters, WaitingForAWrongGuessHasATimeOut) {
   rank.world.barrier();
 }
 
-TEST(PulledParameters, AVersionComesToTheNodeOnce) {
+TEST(ParametersOfANode, AVersionComesToTheNodeOnce) {
   Rank rank(deck_of(1, 1), {.shares = true});
   for (int64_t version = 0; version < 6; ++version) {
     if (version > 0) rank.publish(version);
@@ -309,7 +309,7 @@ TEST(PulledParameters, AVersionComesToTheNodeOnce) {
 }
 
 // Worker 1 has claimed the version and gives it up while it is on its way; worker 2 fetches it once that has ended.
-TEST(PulledParameters, WhatOneWorkerGivesUpAnotherFetches) {
+TEST(ParametersOfANode, WhatOneWorkerGivesUpAnotherFetches) {
   Rank rank(deck_of(1, 1), {.pull_s = 0.2, .shares = true});
   rank.publish(1);
   if (rank.world.rank() == 1) {
