@@ -1,16 +1,11 @@
 #include "hat/comm/emulated_network.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <exception>
-#include <new>
-#include <optional>
+#include <memory>
 
-#include "check.hpp"
-#include "hat/core/error.hpp"
+#include "hat/comm/shared_memory.hpp"
 #include "hat/core/random.hpp"
 
 namespace hat {
@@ -77,68 +72,40 @@ EmulatedLinks::Transfer EmulatedLinks::start(int from, int to, int64_t bytes, in
   return transfer;
 }
 
-struct EmulatedNetwork::Impl {
-  MPI_Comm node = MPI_COMM_NULL;
-  MPI_Win window = MPI_WIN_NULL;
-  int rank = 0;
-  std::optional<EmulatedLinks> links;
-};
-
 namespace {
-MPI_Comm first_ranks(int ranks) {
-  MPI_Group world = MPI_GROUP_NULL;
-  MPI_Group first = MPI_GROUP_NULL;
-  MPI_Comm comm = MPI_COMM_NULL;
-  int range[1][3] = {{0, ranks - 1, 1}};
-  check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  check_mpi(MPI_Group_range_incl(world, 1, range, &first), "MPI_Group_range_incl");
-  check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, first, 0, &comm), "MPI_Comm_create_group");
-  MPI_Group_free(&first);
-  MPI_Group_free(&world);
-  return comm;
+
+/// Collective. A free link of each rank.
+std::span<EmulatedLinks::Link> make_links(const SharedMemory& memory, const Communicator& all) {
+  const std::span links(reinterpret_cast<EmulatedLinks::Link*>(memory.data()), static_cast<size_t>(all.size()));
+  if (all.rank() == 0) std::uninitialized_default_construct(links.begin(), links.end());
+  all.barrier();
+  return links;
 }
+
 }  // namespace
 
-EmulatedNetwork::EmulatedNetwork(const EmulatedNetworkConfig& config, int ranks, const std::vector<int>& rank_of_server,
-                                 double bytes_per_byte, uint64_t seed)
-    : impl_(std::make_unique<Impl>()) {
-  int size = 0;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &impl_->rank), "MPI_Comm_rank");
-  MPI_Comm all = first_ranks(ranks);
-  check_mpi(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, impl_->rank, MPI_INFO_NULL, &impl_->node),
-            "MPI_Comm_split_type");
-  MPI_Comm_free(&all);
-  check_mpi(MPI_Comm_set_errhandler(impl_->node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  check_mpi(MPI_Comm_size(impl_->node, &size), "MPI_Comm_size");
-  if (size != ranks) {
-    throw Error(fmt::format("an emulated network needs memory shared by all {} ranks; this one shares it with {}",
-                            ranks, size));
-  }
-  // All links lie in the part of rank 0, which makes them.
-  const auto bytes = static_cast<MPI_Aint>(sizeof(EmulatedLinks::Link)) * ranks;
-  void* base = nullptr;
-  check_mpi(MPI_Win_allocate_shared(impl_->rank == 0 ? bytes : 0, 1, MPI_INFO_NULL, impl_->node, &base, &impl_->window),
-            "MPI_Win_allocate_shared");
-  MPI_Aint allocated = 0;
-  int unit = 0;
-  check_mpi(MPI_Win_shared_query(impl_->window, 0, &allocated, &unit, &base), "MPI_Win_shared_query");
-  auto* first = static_cast<EmulatedLinks::Link*>(base);
-  if (impl_->rank == 0) std::uninitialized_default_construct_n(first, ranks);
-  check_mpi(MPI_Barrier(impl_->node), "MPI_Barrier");
-  impl_->links.emplace(std::span(first, static_cast<size_t>(ranks)), config, rank_of_server, bytes_per_byte, seed,
-                       static_cast<uint64_t>(impl_->rank));
-}
+struct EmulatedNetwork::Impl {
+  Impl(const EmulatedNetworkConfig& config, const Communicator& all, const std::vector<int>& rank_of_server,
+       double bytes_per_byte, uint64_t seed)
+      : memory(all, static_cast<int64_t>(sizeof(EmulatedLinks::Link)) * all.size()),
+        rank(all.rank()),
+        links(make_links(memory, all), config, rank_of_server, bytes_per_byte, seed, static_cast<uint64_t>(rank)) {}
 
-EmulatedNetwork::~EmulatedNetwork() {
-  if (std::uncaught_exceptions() > 0) return;  // as for communicators: freeing is collective
-  MPI_Win_free(&impl_->window);
-  MPI_Comm_free(&impl_->node);
-}
+  SharedMemory memory;
+  int rank;
+  EmulatedLinks links;
+};
+
+EmulatedNetwork::EmulatedNetwork(const EmulatedNetworkConfig& config, const Communicator& all,
+                                 const std::vector<int>& rank_of_server, double bytes_per_byte, uint64_t seed)
+    : impl_(std::make_unique<Impl>(config, all, rank_of_server, bytes_per_byte, seed)) {}
+
+EmulatedNetwork::~EmulatedNetwork() = default;
 
 int EmulatedNetwork::world_rank() const { return impl_->rank; }
 
 EmulatedNetwork::Transfer EmulatedNetwork::start(int from, int to, int64_t bytes) {
-  return impl_->links->start(from, to, bytes, now_ns());
+  return impl_->links.start(from, to, bytes, now_ns());
 }
 
 bool EmulatedNetwork::is_through(Transfer& transfer) { return transfer.is_through(now_ns()); }

@@ -192,7 +192,7 @@ bool SlotPull::advance(State goal) {
           start_look();
           return false;
         }
-        if (version_ == have_) {
+        if (unchanged()) {
           state_ = State::done;
           return true;
         }

@@ -225,7 +225,7 @@ bool is_first_worker_of_node(const RolePlan& roles, const std::vector<int>& node
 std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Communicator& world) {
   const EmulatedNetworkConfig& config = plan.deck.emulation.network;
   if (!config.on()) return nullptr;
-  auto network = std::make_unique<EmulatedNetwork>(config, world.size(), plan.roles.rank_of_server,
+  auto network = std::make_unique<EmulatedNetwork>(config, world, plan.roles.rank_of_server,
                                                    ChargedCost(plan.deck).bytes_per_byte(), plan.deck.seed);
   world.charge_transfers_to(*network);
   return network;

@@ -29,7 +29,8 @@ void add_delay_keys(OptionSet& options, Deck& deck) {
   options
       .add("staleness.compensation", deck.delay.compensation,
            "Lambda of delay compensation (Zheng et al. 2017): late gradients g get + lambda g g / rms(g) (w now - w "
-           "that g was taken at); 0: off")
+           "that g was taken at), rms over a tensor, or over each server's piece of it, so results depend on the "
+           "number of servers; 0: off")
       ->check(real_in(0, 1e6));
   options.add_named<MomentumRule>(
       "optimizer.momentum_rule", deck.optimizer.momentum_rule,

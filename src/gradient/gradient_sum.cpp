@@ -27,7 +27,7 @@ void GradientSum::add(int64_t begin, std::span<const float> values, int64_t toke
     throw Error(fmt::format("unit {} of a step was added to a gradient before, and came again", place));
   }
   if (place != next_place_) {
-    waiting_.emplace(place, Waiting{.begin = begin, .values = {values.begin(), values.end()}, .tokens = tokens});
+    early_.emplace(place, Early{.begin = begin, .values = {values.begin(), values.end()}, .tokens = tokens});
     return;
   }
   add_now(begin, values, tokens);
@@ -36,7 +36,7 @@ void GradientSum::add(int64_t begin, std::span<const float> values, int64_t toke
   while (place_filled_ == static_cast<int64_t>(sum_.size())) {
     ++next_place_;
     place_filled_ = 0;
-    for (auto [first, last] = waiting_.equal_range(next_place_); first != last; first = waiting_.erase(first)) {
+    for (auto [first, last] = early_.equal_range(next_place_); first != last; first = early_.erase(first)) {
       add_now(first->second.begin, first->second.values, first->second.tokens);
       place_filled_ += static_cast<int64_t>(first->second.values.size());
     }

@@ -68,13 +68,15 @@ bool NodeSlots::is_arriving(int64_t block, bool predicted, int64_t version) cons
 }
 
 bool NodeSlots::claim(int64_t block, bool predicted, int64_t version) const {
-  const std::atomic_ref<int64_t> claimed = word(words(block, predicted, version).claimed);
+  Words& slot = words(block, predicted, version);
+  const std::atomic_ref<int64_t> claimed = word(slot.claimed);
   int64_t before = claimed.load();
   if (before == version) return false;
   if (before > version) {
     throw Error(fmt::format("version {} of block {} was overwritten by version {} on its node before it was used",
                             version, plan_.layout.blocks[static_cast<size_t>(block)].name, before));
   }
+  if (before != kNone && word(slot.version).load() != before) return false;  // it is still being written
   return claimed.compare_exchange_strong(before, version);
 }
 
@@ -98,7 +100,7 @@ void NodeSlots::release(int64_t block, bool predicted, int64_t version) const {
   int64_t expected = version;
   word(slot.arriving).compare_exchange_strong(expected, kNone);
   expected = version;
-  word(slot.claimed).compare_exchange_strong(expected, kNone);  // a later version may have taken it
+  word(slot.claimed).compare_exchange_strong(expected, kNone);
 }
 
 }  // namespace hat

@@ -14,24 +14,31 @@ struct Set {
 };
 
 struct Split {
-  std::vector<Set> sets;  // heaviest first
+  std::vector<Set> sets;  // heaviest first; those behind the last one are empty
+  double spread = 0;      // between the heaviest and the lightest of all sets
   size_t number = 0;      // tells equal spreads apart, always the same way
-  double spread() const { return sets.front().sum - sets.back().sum; }
 };
 
 struct NarrowerSpread {
   bool operator()(const Split& a, const Split& b) const {
-    return a.spread() != b.spread() ? a.spread() < b.spread() : a.number > b.number;
+    return a.spread != b.spread ? a.spread < b.spread : a.number > b.number;
   }
 };
 
-Split join(Split a, Split b) {
-  for (size_t i = 0; i < a.sets.size(); ++i) {
-    Set& light = b.sets[b.sets.size() - 1 - i];
-    a.sets[i].sum += light.sum;
-    a.sets[i].items.insert(a.sets[i].items.end(), light.items.begin(), light.items.end());
+/// Set i of `a` goes together with set parts - 1 - i of `b`.
+Split join(Split a, Split b, size_t parts) {
+  for (size_t light = b.sets.size(); light-- > 0;) {
+    const size_t heavy = parts - 1 - light;
+    if (heavy >= a.sets.size()) {
+      a.sets.push_back(std::move(b.sets[light]));
+      continue;
+    }
+    Set& set = a.sets[heavy];
+    set.sum += b.sets[light].sum;
+    set.items.insert(set.items.end(), b.sets[light].items.begin(), b.sets[light].items.end());
   }
   std::stable_sort(a.sets.begin(), a.sets.end(), [](const Set& x, const Set& y) { return x.sum > y.sum; });
+  a.spread = a.sets.front().sum - (a.sets.size() == parts ? a.sets.back().sum : 0.0);
   return a;
 }
 
@@ -40,20 +47,20 @@ Split join(Split a, Split b) {
 std::vector<std::vector<size_t>> balanced_partition(std::span<const double> costs, size_t parts) {
   std::priority_queue<Split, std::vector<Split>, NarrowerSpread> splits;
   for (size_t i = 0; i < costs.size(); ++i) {
-    Split one{.sets = std::vector<Set>(parts), .number = i};
-    one.sets.front() = {.sum = costs[i], .items = {i}};
-    splits.push(std::move(one));
+    const double spread = parts == 1 ? 0.0 : costs[i];
+    splits.push({.sets = {{.sum = costs[i], .items = {i}}}, .spread = spread, .number = i});
   }
   while (splits.size() > 1) {
     Split widest = splits.top();
     splits.pop();
     Split second = splits.top();
     splits.pop();
-    splits.push(join(std::move(widest), std::move(second)));
+    splits.push(join(std::move(widest), std::move(second), parts));
   }
   std::vector<std::vector<size_t>> result(parts);
   if (splits.empty()) return result;
-  for (size_t set = 0; set < parts; ++set) result[set] = splits.top().sets[set].items;
+  const std::vector<Set>& sets = splits.top().sets;
+  for (size_t set = 0; set < sets.size(); ++set) result[set] = sets[set].items;
   return result;
 }
 

@@ -98,8 +98,11 @@ void UnitCostModel::observe(int64_t worker, const UnitSize& unit, double seconds
   if (!(seconds > 0)) return;
   Fit& fit = fits_[static_cast<size_t>(worker)];
   if (!std::exchange(fit.warm, true)) return;
-  const bool is_predicted = fit.observed > 0;
   const double predicted = this->seconds(worker, unit);
+  // The first unit that counts is held against nothing. If it was far too short, its relative error would outweigh
+  // those of many others, and the worker would seem to be so quick that it is left everything.
+  if (fit.observed == 1 && seconds > kMostSurprise * predicted) fit = Fit{.warm = true};
+  const bool is_predicted = fit.observed > 0;
   const double error = std::abs(predicted - seconds) / seconds;
   // A clock that jumped or a machine that stood still must not outweigh all other units.
   if (is_predicted) seconds = std::clamp(seconds, predicted / kMostSurprise, predicted * kMostSurprise);

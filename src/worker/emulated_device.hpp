@@ -11,9 +11,8 @@ namespace hat {
 
 /// When a device is slow or stands still. Times in seconds since the run's start; what happens depends on nothing but
 /// the deck, the seed and the worker.
-///   slow phases   from a moment of its own on, every slow_every_s, for slow_for_s: everything takes slow_factor times
-///   as
-///                 long
+///   slow phases   from a moment of its own on, every slow_every_s, for slow_for_s: everything takes slow_factor
+///                 times as long
 ///   stalls        for stall_for_s, after gaps drawn from an exponential distribution of mean stall_every_s
 class Disturbances {
  public:

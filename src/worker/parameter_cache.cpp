@@ -1,7 +1,6 @@
 #include "worker/parameter_cache.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 namespace hat {
@@ -23,15 +22,6 @@ ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device
   }
 }
 
-// What others wait for in slots of the node must not stay half done: this worker may be the first to leave.
-ParameterCache::~ParameterCache() {
-  if (std::uncaught_exceptions() > 0) return;
-  stop_expecting();
-  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
-    for (Ahead& ahead : blocks_[static_cast<size_t>(index)].ahead) give_up(index, ahead);
-  }
-}
-
 int64_t ParameterCache::bytes(int64_t block) const {
   const int64_t value = plan_.deck.pull_format == PullFormat::fp32 ? 4 : 2;
   return plan_.layout.blocks[static_cast<size_t>(block)].size * value;
@@ -46,8 +36,10 @@ bool ParameterCache::Block::satisfies(Need need) const {
 std::optional<size_t> ParameterCache::Block::spare_copy() const {
   for (size_t copy = 0; copy < copies.size(); ++copy) {
     // The only copy (prefetch.depth = 0) is pulled into between passes, when nobody reads it.
-    const bool taken = (copy == current && copies.size() > 1) || (expected && expected->copy == copy) ||
-                       std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; });
+    const bool taken =
+        (copy == current && copies.size() > 1) || (expected && expected->copy == copy) ||
+        std::ranges::any_of(ahead, [&](const Ahead& a) { return a.copy == copy; }) ||
+        std::ranges::any_of(given_up, [&](const Ahead& a) { return a.copy == copy && a.pull->is_writing(); });
     if (!taken) return copy;
   }
   return std::nullopt;
@@ -66,9 +58,10 @@ SlotPull ParameterCache::start_pull(int64_t index, Need need, float* values) {
 }
 
 ParameterCache::Ahead ParameterCache::begin_pull(int64_t index, Need need, size_t copy) {
-  Copy& target = blocks_[static_cast<size_t>(index)].copies[copy];
+  Block& block = blocks_[static_cast<size_t>(index)];
+  Copy& target = block.copies[copy];
   SlotPull pull = start_pull(index, need, target.values.data());
-  target.version = -1;
+  if (copy != block.current) target.version = -1;  // the only copy stays what it is if there is nothing newer
   return {.need = need, .copy = copy, .pull = std::move(pull), .begin_s = now_s()};
 }
 
@@ -102,7 +95,7 @@ bool ParameterCache::add_ahead(int64_t index, Need need) {
 }
 
 void ParameterCache::prefetch(int64_t index, Need need) {
-  if (blocks_[static_cast<size_t>(index)].own) return;
+  if (blocks_[static_cast<size_t>(index)].own || plan_.deck.prefetch_depth == 0) return;
   if (add_ahead(index, need)) ++counters_.guesses;
 }
 
@@ -126,25 +119,34 @@ void ParameterCache::stop_expecting() {
 void ParameterCache::stop_expecting(int64_t index) {
   std::optional<Ahead>& expected = blocks_[static_cast<size_t>(index)].expected;
   if (!expected) return;
-  give_up(index, *expected);
-  expected.reset();
+  give_up(index, *std::exchange(expected, std::nullopt));
   ++counters_.guesses;
+  ++counters_.wrong_guesses;
 }
 
-// A pull under way is finished first: it is writing.
-void ParameterCache::give_up(int64_t index, Ahead& ahead) {
-  const bool fetching = ahead.fetches && ahead.pull.has_value();
-  ahead.pull.reset();  // ends its gets: the next worker that fetches writes to the same place
-  if (fetching) node_->release(index, ahead.need.predicted, ahead.need.version);
-  ++counters_.wrong_guesses;
+/// Nobody waits for it any more. (Most have nothing under way but a header, or nothing.)
+void ParameterCache::give_up(int64_t index, Ahead ahead) {
+  if (!ahead.pull) return;
+  blocks_[static_cast<size_t>(index)].given_up.push_back(std::move(ahead));
+  end_given_up(index);
+}
+
+// The next worker that fetches writes to the same slot of the node: it is released once nothing is on its way there.
+void ParameterCache::end_given_up(int64_t index) {
+  std::erase_if(blocks_[static_cast<size_t>(index)].given_up, [&](Ahead& ahead) {
+    if (!ahead.pull->try_end()) return false;
+    if (ahead.fetches) node_->release(index, ahead.need.predicted, ahead.need.version);
+    return true;
+  });
 }
 
 // Validation came between, or a unit is computed again.
 void ParameterCache::drop_wrong_guesses(int64_t index, Need need) {
   Block& block = blocks_[static_cast<size_t>(index)];
   while (!block.ahead.empty() && block.ahead.front().need != need) {
-    give_up(index, block.ahead.front());
+    give_up(index, std::move(block.ahead.front()));
     block.ahead.pop_front();
+    ++counters_.wrong_guesses;
   }
 }
 
@@ -165,7 +167,9 @@ const float* ParameterCache::acquire_in_place(Block& block, Need need, const std
 // A finished pull is taken over only here, between passes: during a pass the current copy must stay where it is.
 const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::string& what) {
   Block& block = blocks_[static_cast<size_t>(index)];
-  if (block.ahead.empty() && !add_ahead(index, need)) throw Error(fmt::format("{} has nowhere to go", what));
+  if (block.ahead.empty() && !add_ahead(index, need)) {  // pulls that were given up still write to the copies
+    waiting_.until(Activity::wait_pull, what, [&] { return add_ahead(index, need); });
+  }
   Ahead& first = block.ahead.front();
   if (first.pull) {
     waiting_.until(Activity::wait_barrier, what, [&] {
@@ -175,14 +179,12 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
     });
     waiting_.until(Activity::wait_pull, what, [&] { return advance_pull(index, first); });
   }
-  const int64_t version = first.pull ? first.pull->version() : need.version;
-  const bool unchanged = need.rule == SlotPull::Rule::freshest && version == block.copies[block.current].version;
-  if (unchanged) {
+  if (first.pull && first.pull->unchanged()) {
     ++counters_.skipped;
     counters_.skipped_bytes += bytes(index);
   } else {
     block.current = first.copy;
-    block.copies[block.current].version = version;
+    block.copies[block.current].version = first.pull ? first.pull->version() : need.version;
     block.copies[block.current].predicted = need.predicted;
   }
   block.ahead.pop_front();
@@ -192,7 +194,8 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
 /// True once the whole block has come.
 bool ParameterCache::advance_pull(int64_t index, Ahead& ahead) {
   if (!ahead.pull->step()) return false;
-  if (!ahead.is_here && trace_ != nullptr) trace_->pulled(index, ahead.pull->version(), ahead.begin_s);
+  const bool came = !ahead.is_here && !ahead.pull->unchanged();
+  if (came && trace_ != nullptr) trace_->pulled(index, ahead.pull->version(), ahead.begin_s);
   ahead.is_here = true;
   return true;
 }
@@ -203,7 +206,7 @@ bool ParameterCache::find_on_node(int64_t index, Ahead& ahead) {
   const auto [version, rule, predicted] = ahead.need;
   if (ahead.fetches) return true;
   if (node_->holds(index, predicted, version) || node_->is_arriving(index, predicted, version)) {
-    ahead.pull.reset();
+    if (ahead.pull) give_up(index, {.need = ahead.need, .pull = *std::exchange(ahead.pull, std::nullopt)});
     return true;
   }
   if (!ahead.pull) {
@@ -281,7 +284,22 @@ void ParameterCache::progress() {
     Block& block = blocks_[static_cast<size_t>(index)];
     for (Ahead& ahead : block.ahead) advance(index, ahead);
     if (block.expected) advance(index, *block.expected);
+    end_given_up(index);
   }
+}
+
+void ParameterCache::finish() {
+  stop_expecting();
+  for (int64_t index = 0; index < std::ssize(blocks_); ++index) {
+    std::deque<Ahead>& ahead = blocks_[static_cast<size_t>(index)].ahead;
+    for (Ahead& pull : ahead) give_up(index, std::move(pull));
+    counters_.wrong_guesses += std::ssize(ahead);
+    ahead.clear();
+  }
+  waiting_.until(Activity::wait_pull, "pulls that were given up to end", [this] {
+    progress();
+    return std::ranges::all_of(blocks_, [](const Block& block) { return block.given_up.empty(); });
+  });
 }
 
 }  // namespace hat

@@ -42,7 +42,6 @@ class ParameterCache {
   /// `world_rank`: of this worker, in the communicator of `window`. `node`: shared with others, or nullptr.
   ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window, const NodeSlots* node,
                  Waiting& waiting);
-  ~ParameterCache();
   /// Pulls are recorded there from now on; null: nowhere.
   void set_trace(WorkerTrace* trace) { trace_ = trace; }
 
@@ -73,6 +72,9 @@ class ParameterCache {
 
   /// Advances pulls under way.
   void progress();
+  /// Gives up all that was asked for ahead and waits until nothing is under way. To be called before the worker leaves:
+  /// what others wait for in slots of the node must not stay half done.
+  void finish();
 
   const PullCounters& counters() const { return counters_; }
 
@@ -98,10 +100,11 @@ class ParameterCache {
     size_t current = 0;
     std::deque<Ahead> ahead;
     std::optional<Ahead> expected;  // for a unit behind those
+    std::vector<Ahead> given_up;    // their gets have not ended; what they write to is taken until then
 
     const OwnSlots& own_slots(bool of_predicted) const { return of_predicted ? *own_predicted : *own; }
     bool satisfies(Need need) const;
-    /// A copy that is neither current nor ahead nor expected, if there is one.
+    /// A copy that is neither current nor ahead nor expected nor written to, if there is one.
     std::optional<size_t> spare_copy() const;
   };
   const float* acquire_in_place(Block& block, Need need, const std::string& what);
@@ -109,7 +112,8 @@ class ParameterCache {
   const float* acquire_on_node(int64_t index, Need need, const std::string& what);
   bool add_ahead(int64_t index, Need need);
   Ahead begin_pull(int64_t index, Need need, size_t copy);
-  void give_up(int64_t index, Ahead& ahead);
+  void give_up(int64_t index, Ahead ahead);
+  void end_given_up(int64_t index);
   void stop_expecting(int64_t index);
   bool advance(int64_t index, Ahead& ahead);
   SlotPull start_pull(int64_t index, Need need, float* values);

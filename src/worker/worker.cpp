@@ -216,14 +216,15 @@ void Worker::Impl::train(LeasedWork& work) {
                     "the start values too large",
                     current.unit, current.step));
   }
+  const int64_t recomputed = guard.finish_unit();
   mailbox.post(UnitReport{.worker = worker,
                           .unit = current.unit,
                           .generation = current.generation,
                           .step = current.step,
                           .nats = loss.nats,
                           .tokens = loss.tokens,
-                          .seconds = computed_seconds() - computed_before,
-                          .recomputed = guard.finish_unit(),
+                          .seconds = (computed_seconds() - computed_before) / static_cast<double>(1 + recomputed),
+                          .recomputed = recomputed,
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);
   if (plan.deck.prefetch_depth == 0) {
@@ -406,6 +407,7 @@ AccountReading Worker::Impl::account_reading() {
 
 void Worker::Impl::say_goodbye(int64_t end_step) {
   sender.finish();
+  cache.finish();
   WorkerSummary summary{.worker = worker, .account = account_reading()};
   summary.wall_seconds = now_s() - begin_s;
   account.set_listener({});

@@ -122,6 +122,67 @@ TEST(Account, ARingThatGathersCountsTwiceAtMostTheWait) {
   EXPECT_LT(whole, reading.seconds[static_cast<size_t>(Activity::wait_barrier)] - 0.220 + 1e-3);
 }
 
+TEST(Account, TheLastPushOfAWaitIsATransfer) {
+  Account account;
+  const auto wait = [&](int milliseconds, double travel_s) {
+    const double before = account.reading().barrier_transfer_seconds;
+    {
+      const ActivityScope scope(account, Activity::wait_barrier);
+      pass(milliseconds);
+      if (travel_s > 0) account.set_push_travel(travel_s);
+    }
+    return account.reading().barrier_transfer_seconds - before;
+  };
+  EXPECT_NEAR(wait(30, 0.01), 0.01, 1e-9);
+  const double waited_before = seconds_of(account, Activity::wait_barrier);
+  const double all = wait(20, 10.0);  // it left long before anybody waited
+  EXPECT_NEAR(all, seconds_of(account, Activity::wait_barrier) - waited_before, 1e-9);
+  EXPECT_EQ(wait(10, 0), 0.0) << "of the waits before";
+  account.set_push_travel(1.0);  // what was there at once was not waited for
+  EXPECT_EQ(wait(10, 0), 0.0);
+}
+
+TEST(Account, PushesAndRingsTogetherAreNoMoreThanTheWait) {
+  Account account;
+  double waited = 0;
+  for (const double travel_s : {0.01, 10.0}) {
+    const double before = account.reading().barrier_transfer_seconds;
+    {
+      const ActivityScope wait(account, Activity::wait_barrier);
+      pass(100);
+      account.set_ring_gathering(true);
+      pass(10);
+      account.set_ring_gathering(false);
+      account.set_push_travel(travel_s);
+      account.set_push_travel(travel_s / 2);  // the longest counts
+    }
+    const double transfer = account.reading().barrier_transfer_seconds - before;
+    const double wait = seconds_of(account, Activity::wait_barrier) - waited;
+    waited += wait;
+    EXPECT_GE(transfer, 0.03 - 1e-9);
+    EXPECT_LE(transfer, wait + 1e-9);
+    if (travel_s > 1) {
+      EXPECT_NEAR(transfer, wait, 1e-9);
+    }
+  }
+}
+
+TEST(Account, ReadingACounterTellsNobody) {
+  Account account;
+  int told = 0;
+  account.set_listener([&](Activity, double, double) { ++told; });
+  {
+    const ActivityScope wait(account, Activity::wait_pull);
+    pass(5);
+    EXPECT_GE(account.waited_for_parameters(), 0.005) << "the wait under way counts";
+    EXPECT_EQ(told, 1) << "the change of activity";
+  }
+  const double waited = account.waited_for_parameters();
+  pass(2);
+  EXPECT_EQ(account.waited_for_parameters(), waited);
+  EXPECT_EQ(told, 2);
+}
+
 TEST(Account, BeginsAfresh) {
   Account account;
   pass(5);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <queue>
 
+#include "hat/commands/policy_simulation.hpp"
 #include "hat/core/random.hpp"
 #include "hat/dataset/dataset_writer.hpp"
 #include "hat/ledger/ledger.hpp"
@@ -28,6 +29,12 @@ double cost_of(const std::vector<Sequence>& sequences) {
   return cost;
 }
 
+int64_t tokens_of(const std::vector<Sequence>& sequences) {
+  int64_t tokens = 0;
+  for (const Sequence& sequence : sequences) tokens += sequence.length;
+  return tokens;
+}
+
 struct Cluster {
   std::vector<double> speeds;  // by worker
   int64_t staleness = 1;
@@ -36,6 +43,10 @@ struct Cluster {
   int64_t steps = 60;
   double stall_s = 0;  // worker 0 stops so long in every 20th of its units
   double jitter = 0;   // standard deviation of a unit's time over its mean, which nobody can foresee
+  int64_t lie = 0;     // number of the unit of worker 0 that it says took a thousandth of its time; 0: none
+  // A block in the middle of the network has S = 0: a sixth of a unit's time is before it in the forward pass, a third
+  // behind it in the backward pass.
+  bool barrier = false;
 
   /// The step that must be done before units of `step` begin; negative: none.
   int64_t needed(int64_t step) const { return unbounded ? -1 : step - 1 - (step < sync_steps ? 0 : staleness); }
@@ -54,6 +65,7 @@ class VirtualRun {
     options.area_weight = kAreaWeight;
     ledger_.emplace(order, std::vector<std::vector<Sequence>>{}, options);
     for (int64_t step = 0; step < cluster.steps; ++step) tokens_.push_back(order.step(step).target_tokens);
+    free_tokens_ = behind_barrier_ = tokens_;
   }
 
   double run() {
@@ -71,6 +83,14 @@ class VirtualRun {
     return now_;
   }
   const Ledger& ledger() const { return *ledger_; }
+  /// All of them, with what the ledger thought of them when it gave them out.
+  struct Given {
+    size_t worker;
+    Lease lease;
+    double predicted_s;  // negative: nothing was known yet
+    bool step_has_more;
+  };
+  const std::vector<Given>& given() const { return given_; }
 
  private:
   struct Event {
@@ -89,9 +109,21 @@ class VirtualRun {
 
   void at(double time, std::function<void()> act) { events_.push({time, number_++, std::move(act)}); }
 
+  Lease ask(size_t w) {
+    const UnitCostModel& costs = ledger_->cost_model();
+    Lease lease = ledger_->next(static_cast<int64_t>(w), now_);
+    if (lease.kind != LeaseKind::train) return lease;
+    const bool known = costs.knows_seconds();
+    const double seconds = costs.seconds(static_cast<int64_t>(w), size_of(lease.sequences));
+    int64_t& left = free_tokens_[static_cast<size_t>(lease.step)];
+    left -= tokens_of(lease.sequences);
+    given_.push_back({.worker = w, .lease = lease, .predicted_s = known ? seconds : -1.0, .step_has_more = left > 0});
+    return lease;
+  }
+
   void ask_idle(size_t w) {
     Worker& worker = workers_[w];
-    const Lease lease = ledger_->next(static_cast<int64_t>(w), now_);
+    const Lease lease = ask(w);
     worker.idle = lease.kind != LeaseKind::finish;
     if (lease.kind != LeaseKind::train) return;
     worker.idle = false;
@@ -110,21 +142,45 @@ class VirtualRun {
     double seconds = cost_of(worker.current->sequences) / cluster_.speeds[w];
     seconds *= random_log_normal(cluster_.jitter, 3, w, static_cast<uint64_t>(++worker.units));
     if (w == 0 && worker.units % 20 == 0) seconds += cluster_.stall_s;
-    at(now_ + seconds / 6, [this, w] { workers_[w].next = ledger_->next(static_cast<int64_t>(w), now_); });
-    at(now_ + seconds, [this, w, seconds] { end(w, seconds); });
+    at(now_ + seconds / 6, [this, w, seconds, start = now_] {
+      workers_[w].next = ask(w);
+      come_to_barrier(w, start, seconds);
+    });
+  }
+
+  // In the forward pass.
+  void come_to_barrier(size_t w, double start, double seconds) {
+    const int64_t before = workers_[w].current->step - 1;
+    if (cluster_.barrier && before >= 0 && behind_barrier_[static_cast<size_t>(before)] > 0) {
+      at_barrier_[before].emplace_back(w, seconds);
+      return;
+    }
+    if (cluster_.barrier) at(start + seconds * 2 / 3, [this, w] { leave_barrier_block(w); });
+    at(start + seconds, [this, w, seconds] { end(w, seconds); });
+  }
+
+  // In the backward pass.
+  void leave_barrier_block(size_t w) {
+    const Lease& lease = *workers_[w].current;
+    int64_t& left = behind_barrier_[static_cast<size_t>(lease.step)];
+    left -= tokens_of(lease.sequences);
+    if (left > 0) return;
+    for (const auto& [waiting, seconds] : std::exchange(at_barrier_[lease.step], {})) {
+      come_to_barrier(waiting, now_ - seconds / 6, seconds);
+    }
   }
 
   void end(size_t w, double seconds) {
     Worker& worker = workers_[w];
     const Lease lease = *std::exchange(worker.current, std::nullopt);
-    int64_t tokens = 0;
-    for (const Sequence& sequence : lease.sequences) tokens += sequence.length;
+    const int64_t tokens = tokens_of(lease.sequences);
+    const bool lies = w == 0 && worker.units == cluster_.lie;
     ledger_->unit_computed({.worker = static_cast<int64_t>(w),
                             .unit = lease.unit,
                             .generation = 1,
                             .step = lease.step,
                             .tokens = tokens,
-                            .seconds = seconds},
+                            .seconds = lies ? seconds / 1000 : seconds},
                            now_);
     const auto step = static_cast<size_t>(lease.step);
     if ((tokens_[step] -= tokens) == 0) complete_.push(-lease.step);
@@ -150,7 +206,11 @@ class VirtualRun {
   std::optional<Ledger> ledger_;
   std::vector<Worker> workers_;
   std::vector<double> done_;
-  std::vector<int64_t> tokens_;
+  std::vector<int64_t> tokens_;          // by step: not computed
+  std::vector<int64_t> free_tokens_;     // not given out
+  std::vector<int64_t> behind_barrier_;  // whose backward pass has not left the barrier block
+  std::map<int64_t, std::vector<std::pair<size_t, double>>> at_barrier_;  // wait for that step's block
+  std::vector<Given> given_;
   std::priority_queue<int64_t> complete_;
   int64_t next_done_ = 0;
   std::map<int64_t, std::vector<size_t>> waiting_;
@@ -304,6 +364,93 @@ TEST_F(DispatchTest, SlowAndStallingWorkers) {
               100 * time * 15.5 / total_cost(steps, cluster.steps),
               100 * stalled * 16 / total_cost(steps, cluster.steps));
   EXPECT_LE(stalled, 1.05 * total_cost(steps, cluster.steps) / 16);
+}
+
+// A barrier block of the middle beside blocks that are S versions late.
+TEST_F(DispatchTest, ABarrierInTheMiddle) {
+  for (const int64_t sequences : {1, 2, 4, 8}) {
+    for (const int64_t staleness : {1, 2, 4}) {
+      DataOrder steps = order(sequences);
+      const Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = staleness, .barrier = true};
+      StepCosts costs;
+      for (int64_t step = 0; step < cluster.steps; ++step) {
+        costs.emplace_back();
+        for (const Sequence& sequence : steps.step(step).sequences) costs.back().push_back(cost_of(sequence));
+      }
+      const double simulated = on_demand_seconds(costs, cluster.speeds, staleness, 0.5);
+      LedgerOptions options = on_demand();
+      options.before_barrier = 1.0 / 6;
+      const double time = VirtualRun(steps, cluster, options).run();
+      std::printf("%ld sequences per worker, S = %ld, barrier: %.1f %% of the simulation's time, %.1f %% used\n",
+                  static_cast<long>(sequences), static_cast<long>(staleness), 100 * time / simulated,
+                  100 * total_cost(steps, cluster.steps) / 16 / time);
+      EXPECT_LE(time, 1.03 * simulated) << sequences << " sequences per worker, S = " << staleness;
+    }
+  }
+}
+
+// What units promise, whoever asks when.
+TEST_F(DispatchTest, UnitsKeepTheirBounds) {
+  DataOrder steps = order(8);
+  LedgerOptions options = on_demand();
+  options.max_delay_s = 1500;
+  Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 1, .jitter = 0.1};
+  cluster.speeds[3] = 0.5;
+  VirtualRun run(steps, cluster, options);
+  run.run();
+  int64_t short_units = 0;
+  for (const VirtualRun::Given& given : run.given()) {
+    const std::vector<Sequence>& unit = given.lease.sequences;
+    const int64_t tokens = tokens_of(unit);
+    if (tokens < options.least_tokens && given.step_has_more) ++short_units;
+    if (unit.size() == 1) continue;
+    // A longer sequence may have a rest with it that is too small for a unit of its own.
+    const double rest = cost_of(unit) - cost_of(unit.front());
+    const bool takes_a_rest = rest <= static_cast<double>(options.least_tokens) + cost_of(unit.back()) / 2;
+    if (tokens > options.least_tokens + unit.back().length && !takes_a_rest) {
+      EXPECT_LE(given.predicted_s, options.max_delay_s) << tokens << " tokens on worker " << given.worker;
+    }
+  }
+  // What is left for it in the plan may be less, and what others were to have still be free when it gets that.
+  EXPECT_LE(short_units, std::ssize(run.given()) / 100);
+}
+
+TEST_F(DispatchTest, OneWorkersUnitsDoNotDependOnTheClock) {
+  std::vector<std::vector<std::vector<Sequence>>> units;
+  for (const double jitter : {0.0, 0.5}) {
+    DataOrder steps = order(1);
+    LedgerOptions options = on_demand();
+    options.max_delay_s = 1e9;
+    VirtualRun run(steps, {.speeds = {jitter > 0 ? 0.3 : 1.0}, .steps = 20, .jitter = jitter}, options);
+    run.run();
+    units.emplace_back();
+    for (const VirtualRun::Given& given : run.given()) {
+      units.back().push_back(given.lease.sequences);
+      EXPECT_GE(tokens_of(given.lease.sequences), given.step_has_more ? options.least_tokens : 1);
+    }
+  }
+  EXPECT_TRUE(units[0] == units[1]);
+}
+
+// Seconds that are wrong once, the first that count or later ones, cost little: nobody is given what others could do.
+TEST_F(DispatchTest, AWorkerThatSeemsQuickDoesNotTakeAll) {
+  for (const int64_t sequences : {2, 8}) {
+    DataOrder steps = order(sequences);
+    Cluster cluster{.speeds = std::vector<double>(16, 1.0), .staleness = 1};
+    const double honest = VirtualRun(steps, cluster, on_demand()).run();
+    for (const int64_t lie : {2, 3, 15}) {
+      cluster.lie = lie;
+      VirtualRun run(steps, cluster, on_demand());
+      const double time = run.run();
+      std::vector<double> work(16, 0.0);
+      for (const VirtualRun::Given& given : run.given()) work[given.worker] += cost_of(given.lease.sequences);
+      std::printf("%ld sequences per worker, unit %ld reported wrongly: %.1f %% of the time, %.1f %% of a share\n",
+                  static_cast<long>(sequences), static_cast<long>(lie), 100 * time / honest,
+                  1600 * work[0] / total_cost(steps, cluster.steps));
+      EXPECT_LE(time, 1.05 * honest) << "unit " << lie;
+      EXPECT_LE(work[0], 1.3 * total_cost(steps, cluster.steps) / 16);
+    }
+  }
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ TEST(UnitCostModel, KnowsOnlyFlopAtFirst) {
   EXPECT_TRUE(std::isnan(model.relative_error(0)));
 }
 
-// The device's own ratio of attention to the rest differs from the FLOP count's, and every unit has a fixed part.
 TEST(UnitCostModel, LeavesTheFirstUnitOut) {
   UnitCostModel model(2, 0.001);
   const UnitSize unit = size_of(unit_of_lengths({600}));
@@ -34,6 +33,7 @@ TEST(UnitCostModel, LeavesTheFirstUnitOut) {
   EXPECT_NEAR(model.seconds(0, unit), 1.0, 1e-6);
 }
 
+// The device's own ratio of attention to the rest differs from the FLOP count's, and every unit has a fixed part.
 TEST(UnitCostModel, LearnsWhatUnitsTake) {
   UnitCostModel model(1, 0.001);
   std::mt19937 random(3);
@@ -58,6 +58,22 @@ TEST(UnitCostModel, FollowsADeviceThatBecomesSlower) {
   EXPECT_NEAR(model.seconds(1, unit), 1.0, 0.01) << "of which nothing is known: as the others";
   for (int i = 0; i < 100; ++i) model.observe(0, unit, 2.0);
   EXPECT_NEAR(model.seconds(0, unit), 2.0, 0.1);
+}
+
+// A clock that jumped: once is nothing, the first time that counts little.
+TEST(UnitCostModel, SecondsThatAreWrongOnceDoNotRuleIt) {
+  const UnitSize unit = size_of(unit_of_lengths({600}));
+  for (const int wrong : {1, 2, 20}) {
+    UnitCostModel model(2, 0.001);
+    for (int i = 0; i < 10; ++i) model.observe(1, unit, 1.0);
+    for (int i = 0; i < 25; ++i) {
+      model.observe(0, unit, i == wrong ? 0.001 : 1.0);
+      if (i == 0) continue;
+      EXPECT_GE(model.seconds(0, unit), 0.08) << "nobody is ten times as fast as the average: unit " << i;
+      EXPECT_LE(model.seconds(0, unit), 1.01);
+    }
+    EXPECT_GT(model.seconds(0, unit), 0.75) << "soon forgotten, unit " << wrong;
+  }
 }
 
 TEST(UnitCostModel, NoNegativeTimes) {
@@ -100,6 +116,9 @@ TEST(BalancedPartition, EveryItemOnceAndNearlyEqualSums) {
       }
     }
   }
+  // More sets than items: the others are empty.
+  const auto sparse = balanced_partition(std::vector<double>{3, 5, 4}, 6);
+  EXPECT_EQ(sparse, (std::vector<std::vector<size_t>>{{1}, {2}, {0}, {}, {}, {}}));
   const auto two = balanced_partition(std::vector<double>{8, 7, 6, 5, 4}, 2);
   const auto sum = [&](const std::vector<size_t>& set) {
     const std::vector<double> costs{8, 7, 6, 5, 4};

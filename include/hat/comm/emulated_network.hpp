@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "hat/comm/communicator.hpp"
 #include "hat/config/emulation.hpp"
 
 namespace hat {
@@ -59,15 +60,14 @@ class EmulatedLinks {
   uint64_t transfers_ = 0;
 };
 
-/// Links in a shared-memory window of all ranks. What is charged: bodies of pulls and pushes and the messages of rings
+/// Links in memory that all ranks share. What is charged: bodies of pulls and pushes and the messages of rings
 /// (Window::start_transfer, Communicator::start_transfer). Control messages and the headers of pulls are not.
 class EmulatedNetwork {
  public:
   using Transfer = EmulatedLinks::Transfer;
 
-  /// Collective over the first `ranks` ranks of MPI_COMM_WORLD, which are those that train; `rank_of_server` counts
-  /// them. Throws Error unless they share memory.
-  EmulatedNetwork(const EmulatedNetworkConfig& config, int ranks, const std::vector<int>& rank_of_server,
+  /// Collective. `all`: those that train, the first ranks of MPI_COMM_WORLD, on one node; `rank_of_server` counts them.
+  EmulatedNetwork(const EmulatedNetworkConfig& config, const Communicator& all, const std::vector<int>& rank_of_server,
                   double bytes_per_byte, uint64_t seed);
   ~EmulatedNetwork();
   EmulatedNetwork(const EmulatedNetwork&) = delete;

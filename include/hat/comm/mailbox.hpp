@@ -84,12 +84,12 @@ class Mail {
   MessageKind kind_{};
 };
 
-/// Control messages and gradient bodies over one communicator. Sends never block; messages between two ranks arrive in
-/// the order of posting.
 /// A rank that is server and worker at once has two mailboxes on the same rank: each kind of message goes to one of the
 /// two roles, so each has a tag of its own.
 enum class MailTag : int { to_server = 1, to_worker = 2, push_body = 3 };
 
+/// Control messages over one communicator. Sends never block; messages between two ranks arrive in the order of
+/// posting. (Bodies of gradients travel beside it, on MailTag::push_body.)
 class Mailbox {
  public:
   Mailbox(const Communicator& communicator, MailTag own_tag) : communicator_(&communicator), own_tag_(own_tag) {}

@@ -71,8 +71,8 @@ struct Lease {
 
 enum class Codec : int32_t { fp32 };
 
-/// worker -> server, followed by `count` values on kPushBodyTag: a sum over target tokens of the gradient of elements
-/// [begin, begin + count) of a block.
+/// worker -> server, followed by `count` values on MailTag::push_body: a sum over target tokens of the gradient of
+/// elements [begin, begin + count) of a block.
 struct PushHeader {
   static constexpr MessageKind kKind = MessageKind::push;
   int64_t worker = 0;
@@ -118,7 +118,7 @@ struct UnitReport {
   int64_t step = 0;
   double nats = 0;
   int64_t tokens = 0;
-  double seconds = 0;           ///< of computing, waits left out
+  double seconds = 0;           ///< of computing it once, waits left out
   int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
   AccountReading account = {};  ///< until now
   template <class F>

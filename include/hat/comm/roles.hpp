@@ -22,7 +22,6 @@ struct RolePlan {
 ///   spread:    servers spread evenly over the nodes
 ///   packed:    the first ranks are the servers
 ///   dedicated: nodes that hold servers hold nothing else; nodes are taken from the front, and all ranks of a node
-///   taken
 ///              become servers, so `servers` must be the size of the first one or more nodes
 /// One rank alone is both. Throws InputError when it cannot be had.
 RolePlan plan_roles(const std::vector<int>& node_of_rank, int64_t servers, Placement placement);

@@ -134,6 +134,12 @@ class SlotPull {
   bool find() { return advance(State::found); }
   int64_t version() const { return version_; }
   bool is_found() const { return state_ >= State::found; }
+  /// Once done: `have` was still the newest, and nothing was read.
+  bool unchanged() const { return version_ == have_; }
+  /// To give a pull up: true once none of its gets is under way. Starts none; the pull must not be stepped any more.
+  bool try_end() { return all_complete(); }
+  /// While it does not end: its gets write to the targets.
+  bool is_writing() const { return state_ == State::bodies; }
   /// Once found: how long the last push that went into it was on its way (SlotPublisher::publish).
   double push_travel_s() const;
 

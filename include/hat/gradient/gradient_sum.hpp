@@ -30,7 +30,7 @@ class GradientSum {
   int64_t step_tokens() const { return step_tokens_; }
 
  private:
-  struct Waiting {
+  struct Early {
     int64_t begin;
     std::vector<float> values;
     int64_t tokens;
@@ -40,10 +40,10 @@ class GradientSum {
   std::vector<float> sum_;
   int64_t step_tokens_;
   AddingOrder order_;
-  int64_t covered_ = 0;       // elements times tokens
-  int64_t next_place_ = 0;    // by_unit: the unit whose turn it is
-  int64_t place_filled_ = 0;  // by_unit: elements of it that have come
-  std::multimap<int64_t, Waiting> waiting_;
+  int64_t covered_ = 0;                  // elements times tokens
+  int64_t next_place_ = 0;               // by_unit: the unit whose turn it is
+  int64_t place_filled_ = 0;             // by_unit: elements of it that have come
+  std::multimap<int64_t, Early> early_;  // by place
 };
 
 }  // namespace hat

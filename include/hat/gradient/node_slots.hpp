@@ -33,7 +33,7 @@ class NodeSlots {
   float* values(int64_t block, bool predicted, int64_t version) const;
 
   /// True for one worker, which says `arriving` before it fetches the version, and then `publish`, or `release` to give
-  /// it up.
+  /// it up once nothing is on its way to the slot any more. False, too, while that is so for the version before it.
   /// Throws Error when a later version has taken the slot: the one wanted can never be had again.
   bool claim(int64_t block, bool predicted, int64_t version) const;
   void arriving(int64_t block, bool predicted, int64_t version, double push_travel_s) const;

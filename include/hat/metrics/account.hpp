@@ -82,9 +82,10 @@ class Account {
             .block_wait_seconds = {}};
   }
   /// Seconds in which parameters were waited for, until now.
-  double waited_for_parameters() {
-    change(current_);
-    return seconds_[static_cast<size_t>(Activity::wait_pull)] + seconds_[static_cast<size_t>(Activity::wait_barrier)];
+  double waited_for_parameters() const {
+    const bool waits = current_ == Activity::wait_pull || current_ == Activity::wait_barrier;
+    return seconds_[static_cast<size_t>(Activity::wait_pull)] + seconds_[static_cast<size_t>(Activity::wait_barrier)] +
+           (waits ? now_s() - since_ : 0.0);
   }
 
   /// Whether a ring of this worker is in its all-gather phase. That phase begins when every worker has entered, and is

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+
+#include "hat/config/deck.hpp"
+
+namespace hat {
+
+struct LedgerOptions {
+  int workers = 1;
+  int completions = 1;  ///< that a step needs to be committed: of each server, and of whatever else completes it
+  Dispatch dispatch = Dispatch::on_demand;
+  int64_t unit_tokens = 512;  ///< most target tokens of a unit of several sequences; on demand, where little is left of
+                              ///< a step, as many as its longest sequence has
+  int64_t least_tokens =
+      512;                   ///< on demand a unit has at least so many, unless they do not fit or the step has no more
+  double max_delay_s = 0.5;  ///< on demand a unit of several sequences takes at most this long
+  double area_weight = 0;    ///< of the cost model
+  bool deterministic = false;  ///< units go to workers by their number, not by demand
+  int64_t first_step = 0;      ///< where training starts or continues
+  int64_t end_step = 0;        ///< one behind the last
+  int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
+  /// S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0 where unbounded).
+  int64_t staleness = 0;
+  int64_t sync_steps = 0;      ///< first steps of training in which S is 0
+  double before_barrier = 1;   ///< share of a unit's time before it needs all of the step before; 1: it never does
+  int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
+  int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
+};
+
+}  // namespace hat
