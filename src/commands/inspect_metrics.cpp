@@ -236,7 +236,7 @@ void add_accounts(const fs::path& run, Inspection& result) {
         "medians)\n",
         steps);
     add_gaps(by_step.column("step"), result);
-    result.data["recomputed"] = std::accumulate(recomputed.begin(), recomputed.end(), int64_t{0});
+    result.data["recomputed"] = static_cast<int64_t>(std::accumulate(recomputed.begin(), recomputed.end(), 0.0));
     if (steps == 0) return;
     add_workers(workers, result);
     add_blocks(names, blocks, result);
