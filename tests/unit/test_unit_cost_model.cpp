@@ -13,6 +13,7 @@ namespace {
 
 std::vector<Sequence> unit_of_lengths(const std::vector<int64_t>& lengths) {
   std::vector<Sequence> unit;
+  unit.reserve(lengths.size());
   for (const int64_t length : lengths) unit.push_back({.length = length});
   return unit;
 }
