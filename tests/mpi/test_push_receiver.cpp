@@ -114,7 +114,7 @@ TEST(PushReceiver, SmallBodiesMayArriveFirst) {
     pusher.finish();
   } else {
     int64_t repeats = 0;
-    const std::vector<Accepted> accepted = receive(world, 3 * (world.size() - 1), repeats);
+    const std::vector<Accepted> accepted = receive(world, int64_t{3} * (world.size() - 1), repeats);
     EXPECT_EQ(repeats, 0);
     std::set<std::pair<int64_t, int64_t>> seen;
     for (const Accepted& push : accepted) seen.emplace(push.worker, push.number);

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "hat/core/clock.hpp"
 #include "hat/metrics/trace.hpp"
@@ -13,8 +15,8 @@ namespace {
 // known.
 TEST(ClockOffset, TellsClocksOfOtherNodesApart) {
   const Communicator world = Communicator::world();
-  std::vector<int> node_of_rank;
-  for (int rank = 0; rank < world.size(); ++rank) node_of_rank.push_back(rank);
+  std::vector<int> node_of_rank(static_cast<size_t>(world.size()));
+  std::iota(node_of_rank.begin(), node_of_rank.end(), 0);
   const int root = world.size() - 1;
   const double off = 100.0 * (world.rank() - root);
   const double offset = clock_offset_s(world, root, node_of_rank, /*timeout_s=*/60, [&] { return now_s() + off; });
