@@ -107,8 +107,8 @@ std::vector<size_t> Planner::unit_from(const FreeSequences& free, const std::vec
   double most_cost = left / std::max(1.0, std::ceil(left / cost_of_tokens(options_.unit_tokens)));
   double most_s = options_.max_delay_s;
   const double rest = left - costs_.cost(size);
-  if (rest > 0 &&
-      rest < cost_of_tokens(options_.least_tokens)) {  // too little for a unit of its own: it goes with this
+  // Too little for a unit of its own: it goes with this.
+  if (rest > 0 && rest < cost_of_tokens(std::min(options_.least_tokens, options_.unit_tokens))) {
     most_tokens = std::max(most_tokens, free.longest);
     most_cost = left;
     most_s = std::numeric_limits<double>::infinity();

@@ -38,16 +38,14 @@ struct FreeSequences {
 
 /// Work on demand: which unit a worker gets when it asks. It asks while it still computes, so the answer is a plan:
 ///   - From the cost model, when each worker will be free and may begin units of the step, when these may pass the
-///   first
-///     barrier block, and when all could end the step together if none of them idled.
+///     first barrier block, and when all could end the step together if none of them idled.
 ///   - Then all take units in turn, whoever is free first: one that begins with the longest sequence left that this
 ///     worker can finish by that common end, or that no other would finish earlier. So a worker that has hours to go on
 ///     a long sequence does not sit on another that somebody else could begin earlier.
 ///   - A unit is that sequence alone, or packed with shorter ones up to unit_tokens, max_delay_s and a share of what
-///   the
-///     worker can do until the common end; the less predictable units are, the smaller the share. It has least_tokens,
-///     if need be beyond max_delay_s, unless the plan leaves no more for it. A rest too small for a unit of its own
-///     goes with the one before it.
+///     the worker can do until the common end; the less predictable units are, the smaller the share. It has
+///     least_tokens, if need be beyond max_delay_s, unless the plan leaves no more for it. A rest too small for a unit
+///     of its own goes with the one before it.
 ///   - What the worker that asks takes in this plan is its unit; nothing, if the others will have taken all.
 /// The plan is made afresh for each who asks, and nothing of it is kept.
 class Planner {
