@@ -53,7 +53,8 @@ EmulatedLinks::EmulatedLinks(std::span<Link> links, const EmulatedNetworkConfig&
 }
 
 int64_t EmulatedLinks::duration_ns(int rank, double charged_bytes) const {
-  return static_cast<int64_t>(1e9 * charged_bytes / bandwidths_[static_cast<size_t>(rank)]);
+  constexpr double kLongest_ns = 1e15;  // eleven days: sums of such stay countable
+  return static_cast<int64_t>(std::min(1e9 * charged_bytes / bandwidths_[static_cast<size_t>(rank)], kLongest_ns));
 }
 
 double EmulatedLinks::draw_jitter() { return random_log_normal(config_.jitter, seed_, stream_, transfers_++); }

@@ -197,13 +197,14 @@ class Planner {
   Settings remedies_off(const Policy& policy, const std::string& staleness) {
     Settings off;
     const Deck& deck = base();
-    const bool sync = policy.mode == "sync";
+    const bool never_late = policy.mode == "sync" || staleness == "0" || policy.barriers == "all";
     const bool no_steps = staleness == kNoBound;
     const bool not_exact = policy.mode == "async" && !async_is_exact();
-    if (deck.delay.predict && (sync || no_steps || not_exact)) off.emplace_back("staleness.predict", "false");
-    if (deck.delay.compensation > 0 && (sync || no_steps || not_exact)) off.emplace_back("staleness.compensation", "0");
-    if (deck.delay.sync_steps > 0 && (sync || no_steps)) off.emplace_back("staleness.sync_steps", "0");
-    if (deck.optimizer.momentum_rule == MomentumRule::staleness && sync) {
+    if (deck.delay.predict && (never_late || no_steps || not_exact)) off.emplace_back("staleness.predict", "false");
+    if (deck.delay.compensation > 0 && (never_late || no_steps || not_exact))
+      off.emplace_back("staleness.compensation", "0");
+    if (deck.delay.sync_steps > 0 && (never_late || no_steps)) off.emplace_back("staleness.sync_steps", "0");
+    if (deck.optimizer.momentum_rule == MomentumRule::staleness && never_late) {
       off.emplace_back("optimizer.momentum_rule", "fixed");
     }
     return off;
