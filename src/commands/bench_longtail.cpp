@@ -349,7 +349,10 @@ void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
   keys.add_flag("disturb", options.disturb, "Two tables more: one worker at half speed, one that stalls");
   keys.add_flag("hiding", options.hiding, "One table more: hybrid with prefetch.depth 0, 1 and 2");
   keys.add("text", options.text, "Dataset whose text is cut to documents of these lengths; otherwise synthetic text");
-  keys.add("keep", options.keep, "Empty or new folder that data and runs stay in; otherwise they are removed");
+  keys.add(
+      "keep", options.keep,
+      "Empty or new folder that data and runs stay in; otherwise they are removed, unless the bench is killed (then "
+      "hat-bench-* stays in the folder for temporary files)");
   command.add_flag("--json", options.json, "Print a JSON object instead of the tables");
 }
 

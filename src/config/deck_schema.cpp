@@ -378,7 +378,8 @@ void settle_cutting(const OptionSet& options, Deck& deck) {
   } else if (options.is_default("batch_tokens")) {
     deck.batch_tokens = 0;
   } else if (deck.batch_tokens != 0) {
-    refuse(options, "batch_sequences", "and batch_tokens are both set; a step ends by one of them");
+    refuse(options, "batch_sequences",
+           "and batch_tokens are both set; a step ends by one of them (batch_tokens = 0: by batch_sequences)");
   }
   if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
     refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
