@@ -132,7 +132,7 @@ CommandBody add_eval(CLI::App& app) {
   keys->add("data", options->data, "Dataset written by 'hat tokenize'; empty: the one the model was trained on");
   keys->add("tokens", options->tokens, "At most this many tokens, whole documents; 0: all")->check(integer_in(0));
   keys->add("threads", options->threads, "Threads of the arithmetic")->check(integer_in(1, 4096));
-  command->add_flag("--json", options->json, "Print a JSON object instead of the table");
+  command->add_flag("--json", options->json, "Print a JSON object instead of the table")->check(true_or_false());
   return [keys, options] { return eval(*keys, *options); };
 }
 

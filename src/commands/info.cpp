@@ -182,8 +182,9 @@ CommandBody add_info(CLI::App& app) {
       "servers.placement", options->placement,
       {{"spread", Placement::spread}, {"packed", Placement::packed}, {"dedicated", Placement::dedicated}},
       "Where the servers are");
-  command->add_flag("--measure,!--no-measure", options->measure, "Measure the ceilings (about three seconds)");
-  command->add_flag("--json", options->json, "Print a JSON object");
+  command->add_flag("--measure,!--no-measure", options->measure, "Measure the ceilings (about three seconds)")
+      ->check(true_or_false());
+  command->add_flag("--json", options->json, "Print a JSON object")->check(true_or_false());
   return [keys, options] { return info(*keys, *options); };
 }
 

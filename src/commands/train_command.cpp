@@ -32,7 +32,9 @@ CommandBody add_train(CLI::App& app) {
   command->footer(
       "Example: mpirun -n 3 hat train inputs/quickstart.toml --data.path dataset.h5 --output hat-run\n"
       "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
-      "deck.");
+      "deck.\nOf keys that exclude each other (batch_tokens, batch_sequences; train.steps, train.tokens, train.epochs) "
+      "the one set nearest to the command line counts.\n"
+      "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false.");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();
   command->add_option("deck", *deck_file,

@@ -43,6 +43,15 @@ CLI::Validator integer_in(int64_t least, int64_t most) {
   return CLI::Validator(check, open ? fmt::format("[>= {}]", least) : fmt::format("[{} - {}]", least, most));
 }
 
+CLI::Validator true_or_false() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "true" || text == "false") return "";
+        return fmt::format("must be true or false, not '{}'", text);
+      },
+      "");  // what help shows of a flag, OptionSet writes
+}
+
 CLI::Validator real_in(double least, double most, Ends ends) {
   const char* note = "";
   if (ends == Ends::without_least) note = " (above the lower end)";
@@ -54,7 +63,8 @@ CLI::Validator real_in(double least, double most, Ends ends) {
     if (status == std::errc{} && std::isfinite(value) && is_inside(value, least, most, ends)) return "";
     return fmt::format("must be {}, not '{}'", range, text);
   };
-  return CLI::Validator(check, fmt::format("[{} - {}]", least, most));
+  return CLI::Validator(check, fmt::format("{}{} - {}{}", ends == Ends::without_least ? "(" : "[", least, most,
+                                           ends == Ends::without_most ? ")" : "]"));
 }
 
 }  // namespace hat

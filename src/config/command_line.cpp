@@ -25,6 +25,18 @@ std::vector<std::string> known_words(const CLI::App& app) {
 
 }  // namespace
 
+void refuse_values_of_negations(const std::vector<std::string>& arguments) {
+  const std::string prefix = "--no-";
+  for (const std::string& argument : arguments) {
+    const size_t end = argument.find('=');
+    if (argument == "--") return;
+    if (!argument.starts_with(prefix) || end == std::string::npos) continue;
+    throw InputError(
+        "command line", argument.substr(0, end),
+        fmt::format("takes no value; write --{}=true or =false", argument.substr(prefix.size(), end - prefix.size())));
+  }
+}
+
 InputError command_line_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* chosen = &app;  // the command that was named, down to one that has none below
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();

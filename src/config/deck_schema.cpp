@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
+#include <vector>
 
 #include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
@@ -62,7 +64,11 @@ void add_run_keys(OptionSet& options, Deck& deck) {
            "asked "
            "for when the unit is done; 2: with staleness.rule freshest parameters are then a unit older")
       ->check(integer_in(0, 2));
-  options.add("batch_tokens", deck.batch_tokens, "Target tokens of a step; 0: as many as batch_sequences have")
+  options
+      .add("batch_tokens", deck.batch_tokens,
+           "Target tokens of a step; 0: as many as batch_sequences have. Of the two, the one counts that is set "
+           "nearest to the "
+           "command line")
       ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));
@@ -91,7 +97,9 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       .add("worker.chunk_tokens", deck.worker.chunk_tokens, "Tokens of a unit that projections and mlps take at a time")
       ->check(integer_in(1, kMostTokens));
   options.add("log.every", deck.log_every, "Steps between progress lines")->check(integer_in(1, kMany));
-  options.add("timeout_s", deck.timeout_s, "Longest wait for another rank in seconds")
+  options
+      .add("timeout_s", deck.timeout_s,
+           "Longest silence of other ranks in seconds. Whoever computes is not silent, however long a unit takes")
       ->check(real_in(0, 1e6, Ends::without_least));
 }
 
@@ -266,19 +274,33 @@ void fill_presets(const OptionSet& options, Deck& deck) {
   if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
 }
 
-// A run has one length: the one set closest to the user wins over a deck's, in whatever unit.
-void keep_nearest_length(const OptionSet& options, Deck& deck) {
-  for (const char* nearest : {"command line", "environment"}) {
-    const auto set_here = [&](const char* key, double value) { return value > 0 && options.origin(key) == nearest; };
-    const bool steps = set_here("train.steps", static_cast<double>(deck.train.steps));
-    const bool tokens = set_here("train.tokens", static_cast<double>(deck.train.tokens));
-    const bool epochs = set_here("train.epochs", deck.train.epochs);
-    if (!steps && !tokens && !epochs) continue;
-    if (!steps && options.origin("train.steps") != nearest) deck.train.steps = 0;
-    if (!tokens && options.origin("train.tokens") != nearest) deck.train.tokens = 0;
-    if (!epochs && options.origin("train.epochs") != nearest) deck.train.epochs = 0;
-    return;
+/// One of several keys that exclude each other; its value 0 means that it is not set.
+struct Rival {
+  const char* key;
+  bool is_set;
+  std::function<void()> unset;
+};
+
+// Those set nearest to the user count: the command line wins over the environment, and that over the deck, between such
+// keys as it does for one.
+void keep_nearest(const OptionSet& options, const std::vector<Rival>& rivals) {
+  auto nearest = OptionSet::Nearness::default_value;
+  for (const Rival& rival : rivals) {
+    if (rival.is_set) nearest = std::max(nearest, options.nearness(rival.key));
   }
+  for (const Rival& rival : rivals) {
+    if (rival.is_set && options.nearness(rival.key) < nearest) rival.unset();
+  }
+}
+
+void keep_nearest_rivals(const OptionSet& options, Deck& deck) {
+  TrainConfig& train = deck.train;
+  keep_nearest(options, {{"train.steps", train.steps > 0, [&] { train.steps = 0; }},
+                         {"train.tokens", train.tokens > 0, [&] { train.tokens = 0; }},
+                         {"train.epochs", train.epochs > 0, [&] { train.epochs = 0; }}});
+  int64_t& sequences = deck.cutting.batch_sequences;
+  keep_nearest(options, {{"batch_tokens", deck.batch_tokens > 0, [&] { deck.batch_tokens = 0; }},
+                         {"batch_sequences", sequences > 0, [&] { sequences = 0; }}});
 }
 
 bool has_barriers(const Deck& deck) { return deck.barriers != std::vector<std::string>{"none"}; }
@@ -375,8 +397,6 @@ void settle_cutting(const OptionSet& options, Deck& deck) {
   const CuttingConfig& cutting = deck.cutting;
   if (cutting.batch_sequences == 0) {
     if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
-  } else if (options.is_default("batch_tokens")) {
-    deck.batch_tokens = 0;
   } else if (deck.batch_tokens != 0) {
     refuse(options, "batch_sequences",
            "and batch_tokens are both set; a step ends by one of them (batch_tokens = 0: by batch_sequences)");
@@ -437,7 +457,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
 
 void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
-  keep_nearest_length(options, deck);
+  keep_nearest_rivals(options, deck);
   check_consistency(options, deck);
   settle_cutting(options, deck);
   check_delay(options, deck);

@@ -92,7 +92,8 @@ CLI::Validator OptionSet::named_values(Names names, int64_t most_number) {
   for (const auto& [name, number] : names) words.push_back(name);
   std::string expected = fmt::format("one of {}", fmt::join(words, ", "));
   if (most_number >= 0) expected = fmt::format("an integer from 0 to {} or {}", most_number, fmt::join(words, ", "));
-  const std::string description = fmt::format("{{{}}}", fmt::join(words, ","));
+  std::string description = fmt::format("{{{}}}", fmt::join(words, ","));
+  if (most_number >= 0) description = fmt::format("[0 - {}] or {}", most_number, description);
   auto replace = [names = std::move(names), words, expected, most_number](std::string& text) -> std::string {
     for (const auto& [name, number] : names) {
       if (text == name) {
@@ -112,7 +113,16 @@ std::string OptionSet::unquoted(const std::string& text) {
   return text.starts_with('"') ? text.substr(1, text.size() - 2) : text;
 }
 
+CLI::Option* OptionSet::add_flag(const std::string& key, bool& value, const std::string& help) {
+  // CLI11 shows neither range nor default of a flag.
+  CLI::Option* option = app_->add_flag("--" + key + ",!--no-" + key, value,
+                                       fmt::format("{} (true or false, default {})", help, deck_text(value)));
+  option->check(true_or_false());
+  return remember({key, option, [&value] { return deck_text(value); }, Kind::flag});
+}
+
 CLI::Option* OptionSet::remember(Entry entry) {
+  if (entry.kind != Kind::flag && entry.option->get_default_str().empty()) entry.option->default_str("\"\"");
   published_->deck_keys.push_back(deck_key(entry.key));
   published_->variables.push_back(variable(entry.key));
   entries_.push_back(std::move(entry));
@@ -127,9 +137,6 @@ void OptionSet::apply(const Entry& entry, const std::vector<std::string>& values
                       const std::string& name, const std::string& note) {
   try {
     entry.option->clear();
-    if (entry.kind == Kind::flag && values.front() != "true" && values.front() != "false") {
-      throw InputError(where, name, fmt::format("must be true or false, not '{}'{}", values.front(), note));
-    }
     entry.option->add_result(values);
     entry.option->run_callback();
   } catch (const CLI::ConversionError&) {
@@ -195,6 +202,12 @@ void OptionSet::load_deck(const std::filesystem::path& deck_file) {
   }
 }
 
+void OptionSet::set(const std::string& key, const std::string& value, const std::string& where) {
+  Entry& entry = find(key);
+  apply(entry, {value}, where, key, "");
+  entry.origin = where;
+}
+
 void OptionSet::refuse_unknown_key(const std::string& name, int line) const {
   std::vector<std::string> known;
   for (const Entry& entry : entries_) known.push_back(deck_key(entry.key));
@@ -211,6 +224,26 @@ const OptionSet::Entry& OptionSet::find(const std::string& key) const {
 const std::string& OptionSet::origin(const std::string& key) const { return find(key).origin; }
 
 bool OptionSet::is_default(const std::string& key) const { return origin(key) == "default"; }
+
+OptionSet::Nearness OptionSet::nearness(const std::string& key) const {
+  const std::string& from = origin(key);
+  if (from == "default") return Nearness::default_value;
+  if (from == "environment") return Nearness::environment;
+  return from == deck_name_ && from != "command line" ? Nearness::deck : Nearness::command_line;
+}
+
+std::string OptionSet::name(const std::string& key) const {
+  switch (nearness(key)) {
+    case Nearness::command_line:
+      return "--" + key;
+    case Nearness::environment:
+      return variable(key);
+    case Nearness::default_value:
+    case Nearness::deck:
+      break;
+  }
+  return deck_key(key);
+}
 
 const std::string& OptionSet::place(const std::string& key) const { return is_default(key) ? deck_name_ : origin(key); }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,60 @@ TEST(Precedence, FlagsCanBeSwitchedOff) {
   train.load(file.path(), {"--no-resume"});
   EXPECT_FALSE(train.deck.resume);
   EXPECT_FALSE(train.deck.model.tied);
+}
+
+TEST(CommandLine, FlagsAreTrueOrFalse) {
+  const auto message = [](const std::string& argument) -> std::string {
+    Train train;
+    try {
+      refuse_values_of_negations({"train", argument});
+      train.app.parse("train " + argument);
+    } catch (const InputError& error) {
+      return error.what();
+    } catch (const CLI::ParseError& error) {
+      return command_line_error(train.app, error).what();
+    }
+    return train.deck.trace.enabled ? "true" : "false";
+  };
+  EXPECT_EQ(message("--trace"), "true");
+  EXPECT_EQ(message("--trace=true"), "true");
+  EXPECT_EQ(message("--trace=false"), "false");
+  EXPECT_EQ(message("--no-trace"), "false");
+  for (const std::string value : {"1", "0", "2", "yes", "maybe"}) {
+    EXPECT_EQ(message("--trace=" + value), "command line: --trace: must be true or false, not '" + value + "'");
+    EXPECT_EQ(message("--no-trace=" + value), "command line: --no-trace: takes no value; write --trace=true or =false");
+    const Variable trace("HAT_TRACE", value);
+    Train train;
+    try {
+      train.load(std::nullopt);
+      ADD_FAILURE() << value;
+    } catch (const InputError& error) {
+      EXPECT_EQ(error.what(), "environment: HAT_TRACE: must be true or false, not '" + value + "'");
+    }
+  }
+}
+
+TEST(CommandLine, HelpShowsDefaultAndRangeOfEveryKey) {
+  const std::set<std::string> free_text{"output", "data.path", "sample.prompt", "barriers", "sensitivity.noise_block"};
+  Train train;
+  const std::string help = train.command->help();
+  for (const std::string& key : train.options.keys()) {
+    const CLI::Option* option = train.command->get_option("--" + key);
+    const bool is_flag = option->get_expected_max() == 0;
+    if (is_flag) {
+      const std::string& text = option->get_description();
+      EXPECT_TRUE(text.ends_with("(true or false, default true)") || text.ends_with("(true or false, default false)"))
+          << key << ": " << text;
+      continue;
+    }
+    const std::string shown = option->get_type_name() + "=" + option->get_default_str();
+    EXPECT_NE(help.find(shown), std::string::npos) << key << ": " << shown;
+    EXPECT_NE(option->get_default_str(), "") << key;
+    const bool has_range = option->get_type_name().find_first_of("[({") != std::string::npos;
+    EXPECT_TRUE(has_range || free_text.contains(key)) << key << ": " << shown;
+  }
+  EXPECT_NE(help.find("--staleness NAME:[0 - 64] or {unbounded}=1"), std::string::npos);
+  EXPECT_NE(train.command->get_option("--pull.share")->get_description().find("default true"), std::string::npos);
 }
 
 TEST(CommandLine, ListsEndWithTheirArgument) {
@@ -404,6 +459,37 @@ TEST(Presets, TheNearestLengthOfTheRunCounts) {
   deck_only.load(file.path());
   resolve_presets(deck_only.options, deck_only.deck);
   EXPECT_EQ(deck_only.deck.train.steps, 5);
+}
+
+TEST(Presets, OfBatchKeysTheNearestCounts) {
+  struct Case {
+    const char* deck;
+    const char* variable;  // and value, or empty
+    const char* value;
+    std::vector<std::string> arguments;
+    int64_t tokens;
+    int64_t sequences;
+  };
+  for (const Case& c : {Case{"batch_tokens = 500\n", "", "", {"--batch_sequences", "4"}, 0, 4},
+                        Case{"batch_sequences = 4\n", "", "", {"--batch_tokens", "500"}, 500, 0},
+                        Case{"batch_sequences = 4\n", "HAT_BATCH_TOKENS", "500", {}, 500, 0},
+                        Case{"", "HAT_BATCH_TOKENS", "500", {"--batch_sequences", "4"}, 0, 4},
+                        Case{"batch_sequences = 4\n", "", "", {"--batch_tokens", "0"}, 0, 4},
+                        Case{"batch_tokens = 500\n", "", "", {"--batch_sequences", "0"}, 500, 0},
+                        Case{"batch_sequences = 4\n", "", "", {}, 0, 4}, Case{"", "", "", {}, 4096, 0}}) {
+    const DeckFile file(kSound + c.deck);
+    std::optional<Variable> variable;
+    if (*c.variable != '\0') variable.emplace(c.variable, c.value);
+    Train train;
+    train.load(file.path(), c.arguments);
+    resolve_presets(train.options, train.deck);
+    EXPECT_EQ(train.deck.batch_tokens, c.tokens) << c.deck << c.variable;
+    EXPECT_EQ(train.deck.cutting.batch_sequences, c.sequences) << c.deck << c.variable;
+  }
+  const DeckFile file(kSound);
+  Train both;
+  both.load(file.path(), {"--batch_tokens", "500", "--batch_sequences", "4"});
+  EXPECT_THROW(resolve_presets(both.options, both.deck), InputError);
 }
 
 TEST(Presets, FollowTheMode) {

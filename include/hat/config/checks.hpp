@@ -14,6 +14,9 @@ inline constexpr int64_t kMany = 1'000'000'000'000;
 /// An integer from `least` to `most`, both included.
 CLI::Validator integer_in(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 
+/// "true" or "false", of a flag: --json=true.
+CLI::Validator true_or_false();
+
 /// Which ends of a range of real numbers belong to it.
 enum class Ends { both, without_least, without_most };
 

@@ -1,5 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 #include "hat/core/error.hpp"
 
@@ -7,5 +9,8 @@ namespace hat {
 
 /// What CLI11 found wrong with the command line as one line, with a suggestion for a misspelt option or command.
 InputError command_line_error(const CLI::App& app, const CLI::ParseError& error);
+
+/// Refuses `--no-NAME=VALUE`, of which nobody knows what it means. Throws InputError.
+void refuse_values_of_negations(const std::vector<std::string>& arguments);
 
 }  // namespace hat

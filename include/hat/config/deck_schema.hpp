@@ -8,10 +8,10 @@ namespace hat {
 void add_deck_keys(OptionSet& options, Deck& deck);
 
 /// After OptionSet::load: fills in what the mode presets (staleness, staleness.rule, barriers, clip) where the user set
-/// nothing, lets a length of the run (train.steps, tokens, epochs) on the command line or in the environment replace
-/// the deck's, and refuses combinations that cannot be had (e.g. sync with staleness 1, global clipping in hybrid,
-/// deterministic with freshest, not exactly one of train.steps, train.tokens, train.epochs). Throws InputError naming
-/// the origin and key. Checks only what needs no data and no rank count.
+/// nothing, lets of keys that exclude each other (train.steps, tokens, epochs; batch_tokens, batch_sequences) the one
+/// set nearest to the user replace the others, and refuses combinations that cannot be had (e.g. sync with staleness 1,
+/// global clipping in hybrid, deterministic with freshest, not exactly one of train.steps, train.tokens, train.epochs).
+/// Throws InputError naming the origin and key. Checks only what needs no data and no rank count.
 void resolve_presets(const OptionSet& options, Deck& deck);
 
 }  // namespace hat

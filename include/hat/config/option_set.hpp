@@ -24,7 +24,8 @@ requires std::is_integral_v<T> std::string deck_text(T value) { return std::to_s
 
 /// A set of keys, each of which is at once a command line option (`--model.width`), an environment variable
 /// (`HAT_MODEL_WIDTH`) and an entry of a deck file (`width` in `[model]`, or `model.width` at the top). The command
-/// line wins over the environment, the environment over the deck, the deck over the default.
+/// line wins over the environment, the environment over the deck, the deck over the default. Flags are true or false in
+/// all of them; on the command line `--trace` is true and `--no-trace` false.
 ///
 /// Use: construct on a CLI::App (a subcommand), add the keys, let CLI11 parse the command line, then call `load`.
 /// The bound values must outlive the set. All sets of the process know of each other's keys: a deck or an environment
@@ -45,10 +46,7 @@ class OptionSet {
     return remember({key, option, [&value] { return deck_text(value); }, kIsList ? Kind::list : Kind::single});
   }
 
-  CLI::Option* add_flag(const std::string& key, bool& value, const std::string& help) {
-    CLI::Option* option = app_->add_flag("--" + key + ",!--no-" + key, value, help);
-    return remember({key, option, [&value] { return deck_text(value); }, Kind::flag});
-  }
+  CLI::Option* add_flag(const std::string& key, bool& value, const std::string& help);
 
   /// Registers a key whose values have names. An enum takes the names only. An integer takes numbers from 0 to
   /// `most_number` as well, and the names stand for special ones.
@@ -74,9 +72,18 @@ class OptionSet {
   /// "environment", key, reason); unknown keys get a suggestion. Unknown HAT_* environment variables are errors too.
   void load(const std::optional<std::filesystem::path>& deck_file);
 
+  /// After load: sets a key, whatever the user has set, as the option `where` ("command line: --policies x") asks for.
+  /// Errors about the key then name that place: the user did not write the key. Throws InputError(where, key, reason).
+  void set(const std::string& key, const std::string& value, const std::string& where);
+
   /// Where the value of a key came from: "command line", "environment", the deck's file name, or "default".
   const std::string& origin(const std::string& key) const;
   bool is_default(const std::string& key) const;
+  /// Of several values the nearest to the user wins; this is also which of several keys that exclude each other counts.
+  enum class Nearness { default_value, deck, environment, command_line };
+  Nearness nearness(const std::string& key) const;
+  /// The name of a key at its place: `--model.width`, `HAT_MODEL_WIDTH`, or `model.width`.
+  std::string name(const std::string& key) const;
 
   /// What an error message about a key should name as its place: its origin or, for a default, what the user could have
   /// set it in (the deck if there is one).
@@ -110,6 +117,7 @@ class OptionSet {
 
   CLI::Option* remember(Entry entry);
   const Entry& find(const std::string& key) const;
+  Entry& find(const std::string& key) { return const_cast<Entry&>(std::as_const(*this).find(key)); }
   std::string deck_key(const std::string& key) const;
   std::string variable(const std::string& key) const;
   void load_environment();
