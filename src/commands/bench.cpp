@@ -22,7 +22,7 @@ void add_bench_options(CLI::App& command, OptionSet& keys, BenchOptions& options
   keys.add("threads", options.threads, "Threads of the arithmetic; 0: the deck's worker.threads, or all cores")
       ->check(integer_in(0, 4096));
   keys.add("runs", options.runs, "Measurements, after warm-ups that are not counted")->check(integer_in(1, 1'000'000));
-  command.add_flag("--json", options.json, "Print a JSON object instead of the table");
+  command.add_flag("--json", options.json, "Print a JSON object instead of the table")->check(true_or_false());
 }
 
 int threads_to_use(const BenchOptions& options, const Machine& machine) {
@@ -36,6 +36,14 @@ int threads_to_use(const BenchOptions& options, const Machine& machine, const Op
 
 std::optional<std::filesystem::path> deck_file(const std::string& deck) {
   return deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(deck);
+}
+
+std::string bench_option_name(const OptionSet& keys, const std::string& option) {
+  return keys.place(option) == "command line" ? "--" + option : keys.name(option);
+}
+
+InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason) {
+  return {keys.place(option), bench_option_name(keys, option), reason};
 }
 
 void check_bytes(const Machine& machine, const std::string& what, double bytes) {

@@ -141,13 +141,12 @@ MeasuredLength measure(const AttentionBenchOptions& options, Element arithmetic,
   return measured;
 }
 
-void check(const AttentionBenchOptions& options) {
+void check(const OptionSet& keys, const AttentionBenchOptions& options) {
   if (options.head_size % 2 != 0) {
-    throw InputError("command line", "--head_size", fmt::format("{} is odd; it must be even", options.head_size));
+    throw bad_bench_option(keys, "head_size", fmt::format("{} is odd; it must be even", options.head_size));
   }
   if (options.kv_heads > 0 && options.heads % options.kv_heads != 0) {
-    throw InputError("command line", "--kv_heads",
-                     fmt::format("{} do not divide {} heads", options.kv_heads, options.heads));
+    throw bad_bench_option(keys, "kv_heads", fmt::format("{} do not divide {} heads", options.kv_heads, options.heads));
   }
 }
 
@@ -188,7 +187,7 @@ void print_table(const std::vector<MeasuredLength>& lengths, const PeakRates& pe
 
 ExitCode bench_attention(OptionSet& keys, const AttentionBenchOptions& options) {
   keys.load(std::nullopt);
-  check(options);
+  check(keys, options);
   const Machine machine = describe_machine();
   const int threads = threads_to_use(options.common, machine);
   for (const std::string& length : options.lengths) {

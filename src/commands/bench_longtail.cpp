@@ -288,19 +288,19 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
   MpiEnvironment mpi;
   const Communicator world = Communicator::world();
   std::unique_ptr<BenchFolder> folder;
+  std::optional<DeckMaker> decks;
   std::string path;
   ExitCode code = on_all_ranks(world, [&] {
     refuse_accidental_singleton();
-    bench_keys.load(deck_file(options.deck));
+    decks.emplace(command.remaining(), bench_keys);
+    options.deck = decks->deck_file();
+    bench_keys.load(options.deck);
     if (world.rank() == 0) folder = std::make_unique<BenchFolder>(options.keep, bench_keys);
   });
   if (code != ExitCode::success) return code;
   path = world.broadcast(folder ? folder->path().string() : "", 0);
   LongtailPlan plan;
-  const auto make_plan = [&] {
-    const DeckMaker decks(deck_file(options.deck), command.remaining());
-    plan = plan_longtail(options, bench_keys, decks, world.size(), path);
-  };
+  const auto make_plan = [&] { plan = plan_longtail(options, bench_keys, *decks, world.size(), path); };
   code = on_all_ranks(world, make_plan);
   if (code == ExitCode::success) code = choose_precision(world, plan, options);
   if (code != ExitCode::success) return code;
@@ -330,7 +330,6 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
 }
 
 void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
-  command.add_option("deck", options.deck, "Deck of model, optimizer, emulated devices and network, watts, servers");
   keys.add("policies", options.policies,
            "dispatch/mode[/barriers][@workers], the first is what the others are compared with; none: only what the "
            "options below ask for");
@@ -353,7 +352,7 @@ void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
       "keep", options.keep,
       "Empty or new folder that data and runs stay in; otherwise they are removed, unless the bench is killed (then "
       "hat-bench-* stays in the folder for temporary files)");
-  command.add_flag("--json", options.json, "Print a JSON object instead of the tables");
+  command.add_flag("--json", options.json, "Print a JSON object instead of the tables")->check(true_or_false());
 }
 
 }  // namespace
@@ -365,8 +364,9 @@ CommandBody add_bench_longtail(CLI::App& bench) {
       "Examples: mpirun -n 17 hat bench longtail inputs/bench_longtail.toml\n"
       "          mpirun -n 17 hat bench longtail inputs/bench_longtail.toml --policies balanced/sync,on_demand/hybrid "
       "--staleness 0,1,2,4 --sequences 1,2,4,8\n"
-      "Every deck key is an option too (--model.width=64), except those that the bench sets.");
-  command->allow_extras();
+      "The deck is needed: it has model, optimizer, emulated devices and network, watts, servers. Every deck key is an "
+      "option too (--model.width=64),\nand a HAT_* variable, except those that the bench sets itself.");
+  command->allow_extras();  // the deck and its keys, some of which are called like options here: DeckMaker reads them
   auto options = std::make_shared<LongtailOptions>();
   auto bench_keys = std::make_shared<OptionSet>(*command, "bench");
   add_options(*command, *bench_keys, *options);

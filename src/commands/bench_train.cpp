@@ -79,8 +79,8 @@ std::vector<int64_t> lengths_of(const TrainBenchOptions& options, const OptionSe
   for (const std::string& text : options.lengths) {
     std::string value = text;
     if (!integer_in(1, kMostTokens)(value).empty()) {
-      throw InputError(keys.origin("lengths"), "lengths",
-                       fmt::format("'{}' is neither fixed, long_tail nor a list of lengths in tokens", text));
+      throw bad_bench_option(keys, "lengths",
+                             fmt::format("'{}' is neither fixed, long_tail nor a list of lengths in tokens", text));
     }
     lengths.push_back(std::stoll(value));
   }
@@ -143,11 +143,12 @@ Batch make_batch(const std::string& name, std::vector<int64_t> lengths, const De
   return batch;
 }
 
-void check_lengths(const OptionSet& keys, const Deck& deck, const std::vector<int64_t>& lengths) {
+void check_lengths(const OptionSet& bench_keys, const OptionSet& keys, const Deck& deck,
+                   const std::vector<int64_t>& lengths) {
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (tokens > kMostTokens) {
-    throw InputError(
-        keys.place("lengths"), "lengths",
+    throw bad_bench_option(
+        bench_keys, "lengths",
         fmt::format("{} tokens are more than the {} of a step", with_commas(tokens), with_commas(kMostTokens)));
   }
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
@@ -379,7 +380,7 @@ ExitCode bench_train(OptionSet& bench_keys, OptionSet& keys, const TrainBenchOpt
   const int threads = threads_to_use(options.common, machine, keys, deck);
   std::vector<std::vector<int64_t>> lengths{lengths_of(options, bench_keys, deck.seed)};
   if (options.lengths.front() == "long_tail") lengths.push_back(fixed_lengths(options.tokens, options.length));
-  for (const std::vector<int64_t>& batch : lengths) check_lengths(keys, deck, batch);
+  for (const std::vector<int64_t>& batch : lengths) check_lengths(bench_keys, keys, deck, batch);
   const ComputeOptions compute = choose_compute(keys, deck, lengths, threads, machine);
   PeakRates peaks({compute.arithmetic}, threads, machine);
   const Measured measured = measure(options, deck, compute, std::move(lengths));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -78,9 +79,19 @@ std::vector<std::string> staleness_of(const Policy& policy, const LongtailOption
 }
 
 Settings settings_of(const Policy& policy, const std::string& staleness) {
-  Settings settings{{"dispatch", policy.dispatch}, {"mode", policy.mode}, {"staleness", staleness}};
-  if (!policy.barriers.empty()) settings.emplace_back("barriers", policy.barriers);
+  Settings settings{{"dispatch", policy.dispatch, "policies"},
+                    {"mode", policy.mode, "policies"},
+                    {"staleness", staleness, "staleness"}};
+  if (!policy.barriers.empty()) settings.push_back({"barriers", policy.barriers, "policies"});
   return settings;
+}
+
+/// Of every training; the text comes from the bench.
+Settings length_of_run(const std::string& data, int64_t steps) {
+  return {{"data.path", data, "text"},
+          {"train.steps", std::to_string(steps), "steps"},
+          {"train.tokens", "0", "steps"},
+          {"train.epochs", "0", "steps"}};
 }
 
 int64_t longest_of(const std::string& lengths) {
@@ -135,7 +146,8 @@ class Planner {
       }
     }
     for (const double jitter : options_.jitters) {
-      add_pair(fmt::format("jitter {}", jitter), "equal", 1, {{"worker.emulate.jitter", fmt::to_string(jitter)}});
+      add_pair(fmt::format("jitter {}", jitter), "equal", 1,
+               {{"worker.emulate.jitter", fmt::to_string(jitter), "jitters"}});
     }
     if (plan_.groups.empty()) refuse("policies", "none leaves nothing to run");
     return std::move(plan_);
@@ -149,14 +161,16 @@ class Planner {
     return plan_.groups.back();
   }
 
+  // As many documents as a run trains, and no more: what else is asked for must not change which ones it gets.
   const std::filesystem::path& data_file(const std::string& lengths, int64_t documents) {
-    auto found =
-        std::find_if(plan_.data.begin(), plan_.data.end(), [&](const auto& d) { return d.lengths == lengths; });
+    auto found = std::find_if(plan_.data.begin(), plan_.data.end(),
+                              [&](const auto& d) { return d.lengths == lengths && d.documents == documents; });
     if (found == plan_.data.end()) {
       if (lengths != "equal") longest_of(lengths);
-      found = plan_.data.insert(found, {.lengths = lengths, .file = folder_ / (lengths + ".h5")});
+      found = plan_.data.insert(
+          found,
+          {.lengths = lengths, .documents = documents, .file = folder_ / fmt::format("{}-{}.h5", lengths, documents)});
     }
-    found->documents = std::max(found->documents, documents);
     return found->file;
   }
 
@@ -176,18 +190,17 @@ class Planner {
     const int64_t step_sequences = sequences * all_workers;
     run.folder = folder_ / fmt::format("run-{:03}", runs_++);
     Settings settings = settings_of(policy, staleness);
-    for (const Settings& more : {special, remedies_off(policy, staleness)}) {
+    const std::string data = data_file(lengths, options_.steps * step_sequences).string();
+    for (const Settings& more : {special, remedies_off(policy, staleness), length_of_run(data, options_.steps)}) {
       settings.insert(settings.end(), more.begin(), more.end());
     }
-    if (!options_.precision.empty()) settings.emplace_back("precision", options_.precision);
-    settings.insert(settings.end(), {{"data.path", data_file(lengths, options_.steps * step_sequences).string()},
-                                     {"output", run.folder.string()},
-                                     {"batch_sequences", std::to_string(step_sequences)},
-                                     {"batch_tokens", "0"},  // a deck may have some
-                                     {"train.steps", std::to_string(options_.steps)},
-                                     {"checkpoint.every", std::to_string(options_.steps)},
-                                     {"eval.every", "0"},
-                                     {"sample.tokens", "0"}});
+    if (!options_.precision.empty()) settings.push_back({"precision", options_.precision, "", /*overrides=*/true});
+    settings.insert(settings.end(), {{"output", run.folder.string(), "keep"},
+                                     {"batch_sequences", std::to_string(step_sequences), "sequences"},
+                                     {"batch_tokens", "0", "sequences"},
+                                     {"checkpoint.every", std::to_string(options_.steps), ""},
+                                     {"eval.every", "0", ""},
+                                     {"sample.tokens", "0", ""}});
     std::tie(run.deck, run.deck_text) = decks_.make(settings);
     check_emulated_ranks(run.deck.emulation, run.workers, /*nodes=*/1);  // how many there are is seen by the run
     group.runs.push_back(std::move(run));
@@ -200,12 +213,14 @@ class Planner {
     const bool never_late = policy.mode == "sync" || staleness == "0" || policy.barriers == "all";
     const bool no_steps = staleness == kNoBound;
     const bool not_exact = policy.mode == "async" && !async_is_exact();
-    if (deck.delay.predict && (never_late || no_steps || not_exact)) off.emplace_back("staleness.predict", "false");
-    if (deck.delay.compensation > 0 && (never_late || no_steps || not_exact))
-      off.emplace_back("staleness.compensation", "0");
-    if (deck.delay.sync_steps > 0 && (never_late || no_steps)) off.emplace_back("staleness.sync_steps", "0");
+    const auto switch_off = [&](const char* key, const char* value) {
+      off.push_back({key, value, "policies", /*overrides=*/true});
+    };
+    if (deck.delay.predict && (never_late || no_steps || not_exact)) switch_off("staleness.predict", "false");
+    if (deck.delay.compensation > 0 && (never_late || no_steps || not_exact)) switch_off("staleness.compensation", "0");
+    if (deck.delay.sync_steps > 0 && (never_late || no_steps)) switch_off("staleness.sync_steps", "0");
     if (deck.optimizer.momentum_rule == MomentumRule::staleness && never_late) {
-      off.emplace_back("optimizer.momentum_rule", "fixed");
+      switch_off("optimizer.momentum_rule", "fixed");
     }
     return off;
   }
@@ -250,19 +265,20 @@ class Planner {
     const double speed = deck.emulation.device.speed.front();
     std::string speeds = fmt::to_string(speed / 2);
     for (int worker = 1; worker < ranks_ - servers(); ++worker) speeds += fmt::format(",{}", speed);
-    add_pair("one at half speed", lengths, sequences, {{"worker.emulate.speed", speeds}});
+    add_pair("one at half speed", lengths, sequences,
+             {{"worker.emulate.speed", speeds, "disturb", /*overrides=*/true}});
     // A worker that stands still for a second out of four, at random.
     add_pair("one stalls", lengths, sequences,
-             {{"worker.emulate.stall_every_s", "3"},
-              {"worker.emulate.stall_for_s", "1"},
-              {"worker.emulate.disturbed", "0"}});
+             {{"worker.emulate.stall_every_s", "3", "disturb"},
+              {"worker.emulate.stall_for_s", "1", "disturb"},
+              {"worker.emulate.disturbed", "0", "disturb"}});
   }
 
   void add_hiding(const std::string& lengths, int64_t sequences) {
     LongtailGroup& group = start_group("transfers hidden", lengths, sequences);
     for (const char* depth : {"0", "1", "2"}) {
       add_run(group, parse_policy("on_demand/hybrid"), first_bound(), fmt::format("prefetch {}", depth), lengths,
-              sequences, {{"prefetch.depth", depth}});
+              sequences, {{"prefetch.depth", depth, "hiding"}});
     }
   }
 
@@ -276,10 +292,13 @@ class Planner {
   /// Whether mode async has the rule exact in this deck.
   bool async_is_exact() {
     if (!async_is_exact_) {
-      const Settings async{
-          {"data.path", "not-yet"},     {"train.steps", "1"},           {"mode", "async"},
-          {"staleness", "1"},           {"staleness.predict", "false"}, {"staleness.compensation", "0"},
-          {"staleness.sync_steps", "0"}};
+      Settings async{{"mode", "async", "policies"},
+                     {"staleness", "1", "staleness"},
+                     {"staleness.predict", "false", "policies", /*overrides=*/true},
+                     {"staleness.compensation", "0", "policies", /*overrides=*/true},
+                     {"staleness.sync_steps", "0", "policies", /*overrides=*/true}};
+      const Settings length = length_of_run("not-yet", 1);
+      async.insert(async.end(), length.begin(), length.end());
       async_is_exact_ = decks_.make(async).first.staleness_rule == StalenessRule::exact;
     }
     return *async_is_exact_;
@@ -287,7 +306,7 @@ class Planner {
 
   /// The deck without what a run sets.
   const Deck& base() {
-    if (!base_) base_ = decks_.make({{"data.path", "not-yet"}, {"train.steps", "1"}}).first;
+    if (!base_) base_ = decks_.make(length_of_run("not-yet", 1)).first;
     return *base_;
   }
   int servers() { return static_cast<int>(base().servers); }
@@ -305,37 +324,79 @@ class Planner {
 
 }  // namespace
 
-DeckMaker::DeckMaker(std::optional<std::filesystem::path> file, std::vector<std::string> arguments)
-    : file_(std::move(file)), arguments_(std::move(arguments)) {}
-
-std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
-  CLI::App app("hat bench longtail");
-  OptionSet options(app);
+/// A deck, the keys bound to it and the deck file, as the command line has them.
+struct DeckMaker::Parsed {
+  explicit Parsed(std::vector<std::string> arguments) {
+    add_deck_keys(options, deck);
+    app.add_option("deck", file);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    try {
+      app.parse(arguments);
+    } catch (const CLI::ParseError& error) {
+      throw command_line_error(app, error);
+    }
+  }
+  CLI::App app{"hat bench longtail"};
+  OptionSet options{app};
   Deck deck;
-  add_deck_keys(options, deck);
-  std::vector<std::string> arguments = arguments_;
-  for (const auto& [key, value] : settings) {
-    const std::string option = "--" + key;
-    const bool is_set = std::any_of(arguments_.begin(), arguments_.end(), [&](const std::string& argument) {
-      return argument == option || argument.starts_with(option + "=");
-    });
-    if (is_set) throw InputError("command line", option, "is what the bench varies or sets itself");
-    arguments.push_back(fmt::format("{}={}", option, value));
-  }
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    throw command_line_error(app, error);
-  }
-  options.load(file_);
-  resolve_presets(options, deck);
-  return {deck, options.effective()};
+  std::string file;
+};
+
+namespace {
+
+/// Keys that every run has from the bench, and the option that asks for them.
+constexpr std::array<std::array<const char*, 2>, 13> kOwnKeys{{{"dispatch", "policies"},
+                                                               {"mode", "policies"},
+                                                               {"staleness", "staleness"},
+                                                               {"batch_sequences", "sequences"},
+                                                               {"batch_tokens", "sequences"},
+                                                               {"train.steps", "steps"},
+                                                               {"train.tokens", "steps"},
+                                                               {"train.epochs", "steps"},
+                                                               {"data.path", "text"},
+                                                               {"output", "keep"},
+                                                               {"checkpoint.every", ""},
+                                                               {"eval.every", ""},
+                                                               {"sample.tokens", ""}}};
+
+/// Only a deck, which may be made for training, may have a key that the bench sets.
+void refuse_if_set(const OptionSet& options, const std::string& key, const std::string& option) {
+  if (options.nearness(key) < OptionSet::Nearness::environment) return;
+  throw InputError(
+      options.place(key), options.name(key),
+      fmt::format("is what the bench varies or sets itself{}", option.empty() ? "" : fmt::format(" (--{})", option)));
 }
 
-InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason) {
-  const std::string& place = keys.place(option);
-  return {place, place == "command line" ? "--" + option : "bench." + option, reason};
+}  // namespace
+
+DeckMaker::DeckMaker(std::vector<std::string> arguments, const OptionSet& bench_keys)
+    : arguments_(std::move(arguments)), bench_keys_(bench_keys) {
+  Parsed parsed(arguments_);
+  file_ = parsed.file;
+  if (file_.empty()) {
+    throw InputError("command line", "deck",
+                     "is needed: one with a model and emulated devices, such as inputs/bench_longtail.toml");
+  }
+  parsed.options.load(file_);
+  for (const auto& [key, option] : kOwnKeys) refuse_if_set(parsed.options, key, option);
+}
+
+std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
+  Parsed parsed(arguments_);
+  OptionSet& options = parsed.options;
+  options.load(file_);
+  for (const Setting& setting : settings) {
+    if (!setting.overrides) refuse_if_set(options, setting.key, setting.option);
+  }
+  for (const Setting& setting : settings) {
+    std::string where = setting.option.empty() ? "hat bench longtail" : bench_keys_.place(setting.option);
+    if (!setting.option.empty() && setting.option != setting.key) {
+      where += ": " + bench_option_name(bench_keys_, setting.option);
+    }
+    options.set(setting.key, setting.value, where);
+  }
+  resolve_presets(options, parsed.deck);
+  return {parsed.deck, options.effective()};
 }
 
 LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +31,14 @@ struct LongtailOptions {
   std::string precision;
 };
 
-using Settings = std::vector<std::pair<std::string, std::string>>;  ///< deck keys and values, as on a command line
+/// A deck key that the bench sets, with the value as on a command line.
+struct Setting {
+  std::string key;
+  std::string value;
+  std::string option;      ///< of the bench, that asks for it; empty: the bench itself
+  bool overrides = false;  ///< whatever the user has set; otherwise only a deck may have the key
+};
+using Settings = std::vector<Setting>;
 
 /// Text cut to documents of one distribution of lengths.
 struct LongtailData {
@@ -62,15 +68,20 @@ struct LongtailGroup {
 /// Makes decks out of the deck file, HAT_* variables, the deck keys on the command line and a run's own settings.
 class DeckMaker {
  public:
-  /// `arguments`: what the command line has beside the bench's own options.
-  DeckMaker(std::optional<std::filesystem::path> file, std::vector<std::string> arguments);
+  /// `arguments`: what the command line has beside the bench's own options: the deck file and deck keys. `bench_keys`
+  /// tell what a setting is blamed on. Throws InputError when there is no deck, when the arguments are none of these,
+  /// or when they or the environment set a key that every run has from the bench.
+  DeckMaker(std::vector<std::string> arguments, const OptionSet& bench_keys);
 
-  /// Throws InputError as `hat train` would, and when the command line sets a key of `settings` ("command line").
+  const std::string& deck_file() const { return file_; }
+  /// Throws InputError as `hat train` would, and when the command line or the environment sets a key of `settings`.
   std::pair<Deck, std::string> make(const Settings& settings) const;
 
  private:
-  std::optional<std::filesystem::path> file_;
+  struct Parsed;
   std::vector<std::string> arguments_;
+  const OptionSet& bench_keys_;
+  std::string file_;
 };
 
 /// The trainings asked for on `ranks` ranks, with run folders and data files in `folder`. Throws InputError on what
@@ -82,9 +93,6 @@ struct LongtailPlan {
 };
 LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,
                            const std::filesystem::path& folder);
-
-/// Error about an option of the bench, named as where it came from names it.
-InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason);
 
 /// Real lengths of the training documents, in tokens: the distribution's, divided by the deck's length_scale. Throws
 /// InputError when the deck's model is too short for the longest.
