@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -41,16 +42,47 @@ struct BlockTotal {
   double sensitivity = std::numeric_limits<double>::quiet_NaN();  // the newest
 };
 
+/// What a sound file has in a column. A metrics.h5 may be anybody's.
+enum class Sound {
+  count,             ///< whole numbers from 0, which a double holds exactly
+  count_or_unknown,  ///< or NaN
+  amount,            ///< numbers from 0 (differences of sums: up to rounding)
+  amount_or_unknown,
+};
+
+std::string problem_of(double value, Sound sound) {
+  constexpr double kMostCount = 9007199254740992;  // 2^53
+  constexpr double kRounding = 1e-6;
+  const bool is_count = sound == Sound::count || sound == Sound::count_or_unknown;
+  const bool may_be_unknown = sound == Sound::count_or_unknown || sound == Sound::amount_or_unknown;
+  if (std::isnan(value) && may_be_unknown) return {};
+  if (is_count && !(value >= 0 && value <= kMostCount && value == std::floor(value))) return "is no count";
+  if (!std::isfinite(value)) return "is not a finite number";
+  return value < -kRounding ? "is negative" : "";
+}
+
+/// A column of a table of `file`. Throws InputError naming the first row that is no sound one.
+std::vector<double> column(const hdf5::File& file, const std::string& table, const std::string& name, Sound sound) {
+  std::vector<double> values = MetricsTableReader(file, table).column(name);
+  for (size_t row = 0; row < values.size(); ++row) {
+    const std::string problem = problem_of(values[row], sound);
+    if (problem.empty()) continue;
+    throw InputError(file.path(), fmt::format("/{}/{}", table, name),
+                     fmt::format("row {}, {}, {}", row, values[row], problem));
+  }
+  return values;
+}
+
 std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
-  const MetricsTableReader table(file, "step_workers");
-  const std::vector<double> worker = table.column("worker");
-  const std::vector<double> units = table.column("units");
-  const std::vector<double> tokens = table.column("tokens");
-  const std::vector<double> mpi = table.column("mpi_seconds");
-  const std::vector<double> transfer = table.column("barrier_transfer_seconds");
+  const auto of = [&file](const char* name, Sound sound) { return column(file, "step_workers", name, sound); };
+  const std::vector<double> worker = of("worker", Sound::count);
+  const std::vector<double> units = of("units", Sound::count);
+  const std::vector<double> tokens = of("tokens", Sound::count);
+  const std::vector<double> mpi = of("mpi_seconds", Sound::amount);
+  const std::vector<double> transfer = of("barrier_transfer_seconds", Sound::amount);
   std::vector<std::vector<double>> seconds;
   seconds.reserve(kActivities);
-  for (const char* name : kActivityNames) seconds.push_back(table.column(name));
+  for (const char* name : kActivityNames) seconds.push_back(of(name, Sound::amount));
   std::map<int64_t, WorkerTotal> totals;
   for (size_t row = 0; row < worker.size(); ++row) {
     WorkerTotal& total = totals[static_cast<int64_t>(worker[row])];
@@ -64,22 +96,27 @@ std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
 }
 
 std::vector<BlockTotal> block_totals(const hdf5::File& file, const std::vector<std::string>& names) {
-  const MetricsTableReader table(file, "step_blocks");
-  const std::vector<double> block = table.column("block");
-  const std::vector<double> part_pushes = table.column("part_pushes");
-  const std::vector<double> pushes = table.column("pushes");
-  const std::vector<double> against = table.column("pushes_against");
-  const std::vector<double> over_limit = table.column("pushes_over_limit");
-  const std::vector<double> least = table.column("staleness_min");
-  const std::vector<double> middle = table.column("staleness_median");
-  const std::vector<double> most = table.column("staleness_max");
-  const std::vector<double> spread = table.column("version_spread");
-  const std::vector<double> waited = table.column("wait_seconds");
-  const std::vector<double> barrier = table.column("barrier");
-  const std::vector<double> sensitivity = table.column("sensitivity");
+  const auto of = [&file](const char* name, Sound sound) { return column(file, "step_blocks", name, sound); };
+  const std::vector<double> block = of("block", Sound::count);
+  const std::vector<double> part_pushes = of("part_pushes", Sound::count);
+  const std::vector<double> pushes = of("pushes", Sound::count_or_unknown);
+  const std::vector<double> against = of("pushes_against", Sound::count_or_unknown);
+  const std::vector<double> over_limit = of("pushes_over_limit", Sound::count);
+  const std::vector<double> least = of("staleness_min", Sound::amount_or_unknown);
+  const std::vector<double> middle = of("staleness_median", Sound::amount_or_unknown);
+  const std::vector<double> most = of("staleness_max", Sound::amount_or_unknown);
+  const std::vector<double> spread = of("version_spread", Sound::amount_or_unknown);
+  const std::vector<double> waited = of("wait_seconds", Sound::amount);
+  const std::vector<double> barrier = of("barrier", Sound::count);
+  const std::vector<double> sensitivity = of("sensitivity", Sound::amount_or_unknown);
   std::vector<BlockTotal> totals(names.size());
   for (size_t row = 0; row < block.size(); ++row) {
-    if (block[row] < 0 || block[row] >= static_cast<double>(names.size())) {
+    const auto refuse_unknown = [&](const char* name, const std::vector<double>& values) {
+      if (!std::isnan(values[row])) return;
+      throw InputError(file.path(), fmt::format("/step_blocks/{}", name),
+                       fmt::format("row {} is unknown, though there were pushes", row));
+    };
+    if (block[row] >= static_cast<double>(names.size())) {
       throw InputError(file.path(), "/step_blocks/block",
                        fmt::format("row {} is {}, there are {} blocks", row, block[row], names.size()));
     }
@@ -89,12 +126,17 @@ std::vector<BlockTotal> block_totals(const hdf5::File& file, const std::vector<s
     if (barrier[row] > 0) ++total.barrier_steps;
     if (!std::isnan(sensitivity[row])) total.sensitivity = sensitivity[row];
     if (!std::isnan(pushes[row])) {
+      refuse_unknown("pushes_against", against);
       total.has_pushes = true;
       total.pushes += static_cast<int64_t>(pushes[row]);
       total.pushes_against += static_cast<int64_t>(against[row]);
     }
     total.pushes_over_limit += static_cast<int64_t>(over_limit[row]);
     if (part_pushes[row] == 0) continue;
+    refuse_unknown("staleness_min", least);
+    refuse_unknown("staleness_median", middle);
+    refuse_unknown("staleness_max", most);
+    refuse_unknown("version_spread", spread);
     total.part_pushes += static_cast<int64_t>(part_pushes[row]);
     total.staleness_min = std::min(total.staleness_min, least[row]);
     total.staleness_max = std::max(total.staleness_max, most[row]);
@@ -225,9 +267,12 @@ void add_accounts(const fs::path& run, Inspection& result) {
   try {
     const hdf5::File file = open_metrics(path);
     const std::vector<std::string> names = file.root().read_strings("blocks");
-    const MetricsTableReader by_step(file, "steps");
-    const int64_t steps = by_step.rows();
-    const std::vector<double> recomputed = by_step.column("recomputed");
+    const std::vector<double> step = column(file, "steps", "step", Sound::count);
+    const auto steps = static_cast<int64_t>(step.size());
+    if (std::adjacent_find(step.begin(), step.end(), std::greater_equal<>()) != step.end()) {
+      throw InputError(file.path(), "/steps/step", "the steps do not ascend");
+    }
+    const std::vector<double> recomputed = column(file, "steps", "recomputed", Sound::count);
     const std::map<int64_t, WorkerTotal> workers = worker_totals(file);
     const std::vector<BlockTotal> blocks = block_totals(file, names);
     result.data["measured_steps"] = steps;
@@ -235,7 +280,7 @@ void add_accounts(const fs::path& run, Inspection& result) {
         "  metrics.h5  {} steps; time of each worker in %, blocks over all steps (med: the median of the steps' "
         "medians)\n",
         steps);
-    add_gaps(by_step.column("step"), result);
+    add_gaps(step, result);
     result.data["recomputed"] = static_cast<int64_t>(std::accumulate(recomputed.begin(), recomputed.end(), 0.0));
     if (steps == 0) return;
     add_workers(workers, result);
