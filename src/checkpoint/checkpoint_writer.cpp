@@ -75,9 +75,8 @@ void write_server_file(const fs::path& folder, int64_t server, int64_t step, con
   std::error_code error;
   fs::create_directories(partial, error);
   if (error) throw Error(fmt::format("{}: cannot create the folder: {}", partial.string(), error.message()));
-  const fs::path path = partial / server_file_name(server);
-  const fs::path temporary = path.string() + ".tmp";
-  hdf5::File file = hdf5::File::create(temporary);
+  Draft draft(partial / server_file_name(server));
+  hdf5::File file = hdf5::File::create(draft.path());
   {
     hdf5::Group root = file.root();
     root.set_text("format", kServerFormat);
@@ -89,7 +88,7 @@ void write_server_file(const fs::path& folder, int64_t server, int64_t step, con
     }
   }
   file.close();
-  rename_durably(temporary, path);
+  draft.rename();
 }
 
 void complete_checkpoint(const fs::path& folder, const CheckpointState& state,

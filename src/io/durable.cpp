@@ -70,20 +70,29 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   if (folder_of(from) != folder_of(to)) fsync_folder(folder_of(from));
 }
 
+Draft::~Draft() {
+  if (!is_renamed_) ::unlink(draft_.c_str());  // a folder of that name is not ours, and stays
+}
+
+void Draft::rename() {
+  rename_durably(draft_, path_);
+  is_renamed_ = true;
+}
+
 void write_file_durably(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
+  Draft draft(path);
   {
-    Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    Descriptor file(draft.path(), O_WRONLY | O_CREAT | O_TRUNC);
     while (!content.empty()) {
       const ssize_t written = ::write(file.get(), content.data(), content.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw Error(fmt::format("{}: cannot write: {}", temporary.string(), reason()));
+      if (written < 0) throw Error(fmt::format("{}: cannot write: {}", draft.path().string(), reason()));
       content.remove_prefix(static_cast<size_t>(written));
     }
     file.sync();
     file.close();
   }
-  rename_durably(temporary, path);
+  draft.rename();
 }
 
 }  // namespace hat

@@ -51,6 +51,12 @@ void create_file(const fs::path& path, const std::vector<MetricsTable>& tables,
   file.close();
 }
 
+void copy_whole(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  if (error) throw Error(fmt::format("{}: cannot be written (disk full?): {}", to.string(), error.message()));
+}
+
 /// Keeps the rows of steps up to `last_step`. Throws InputError when the file is not one that rows can be added to.
 void cut_behind(const fs::path& path, const std::vector<MetricsTable>& tables, int64_t last_step) {
   std::vector<int64_t> kept;
@@ -94,12 +100,12 @@ void MetricsFile::add(size_t table, std::span<const double> row) {
 }
 
 void MetricsFile::begin_file(const Store& store, int64_t first_step) {
-  const fs::path draft = with_suffix(store.path, ".tmp");
+  Draft draft(store.path);
   if (first_step > 0 && fs::exists(store.path)) {
     try {
-      fs::copy_file(store.path, draft, fs::copy_options::overwrite_existing);
-      cut_behind(draft, store.tables, first_step);
-      rename_durably(draft, store.path);
+      copy_whole(store.path, draft.path());
+      cut_behind(draft.path(), store.tables, first_step);
+      draft.rename();
       return;
     } catch (const InputError& error) {
       fmt::print(stderr, "hat: {}: cannot be continued, is kept as {}.damaged ({})\n", store.path.string(),
@@ -107,14 +113,14 @@ void MetricsFile::begin_file(const Store& store, int64_t first_step) {
       rename_durably(store.path, with_suffix(store.path, ".damaged"));
     }
   }
-  create_file(draft, store.tables, store.blocks);
-  rename_durably(draft, store.path);
+  create_file(draft.path(), store.tables, store.blocks);
+  draft.rename();
 }
 
 void MetricsFile::save(const Store& store, const std::vector<Rows>& rows) {
-  const fs::path draft = with_suffix(store.path, ".tmp");
-  fs::copy_file(store.path, draft, fs::copy_options::overwrite_existing);
-  hdf5::File file = hdf5::File::open_to_write(draft);
+  Draft draft(store.path);
+  copy_whole(store.path, draft.path());
+  hdf5::File file = hdf5::File::open_to_write(draft.path());
   for (size_t t = 0; t < rows.size(); ++t) {
     const hdf5::Group group = file.root().open_group(store.tables[t].name);
     for (size_t c = 0; c < rows[t].size(); ++c) {
@@ -123,7 +129,7 @@ void MetricsFile::save(const Store& store, const std::vector<Rows>& rows) {
     }
   }
   file.close();
-  rename_durably(draft, store.path);
+  draft.rename();
 }
 
 void MetricsFile::finish_save() {

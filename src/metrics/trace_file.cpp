@@ -53,6 +53,11 @@ struct Place {
 }  // namespace
 
 struct TraceFile::Impl {
+  explicit Impl(const fs::path& path) : draft(path) {}
+
+  void check() const {
+    if (!file) throw Error(fmt::format("{}: cannot be written: {}", draft.path().string(), std::strerror(errno)));
+  }
   void metadata(int process, const char* what, Track track, const nlohmann::json& arguments) {
     write(fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{}}})", what, process, static_cast<int>(track),
                       arguments.dump()));
@@ -70,8 +75,7 @@ struct TraceFile::Impl {
   std::string block_name(int32_t block) const { return block < 0 ? "" : blocks.at(static_cast<size_t>(block)); }
   std::string arguments(const TraceEvent& event) const;
 
-  fs::path path;
-  fs::path draft;
+  Draft draft;
   std::vector<std::string> blocks;
   double start_s = 0;
   std::ofstream file;
@@ -86,14 +90,12 @@ struct TraceFile::Impl {
   std::map<std::tuple<int, int32_t, int64_t>, Place> uses;              // process, block, version: the first one
 };
 
-TraceFile::TraceFile(fs::path path, std::vector<std::string> block_names, double start_s)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->path = std::move(path);
-  impl_->draft = impl_->path.string() + ".tmp";
+TraceFile::TraceFile(const fs::path& path, std::vector<std::string> block_names, double start_s)
+    : impl_(std::make_unique<Impl>(path)) {
   impl_->blocks = std::move(block_names);
   impl_->start_s = start_s;
-  impl_->file.open(impl_->draft, std::ios::trunc);
-  if (!impl_->file) throw Error(fmt::format("{}: cannot be written: {}", impl_->draft.string(), std::strerror(errno)));
+  impl_->file.open(impl_->draft.path(), std::ios::trunc);
+  impl_->check();
 }
 TraceFile::~TraceFile() = default;
 
@@ -192,6 +194,7 @@ void TraceFile::add(const RoleTrace& trace) {
   for (const TraceEvent& event : trace.events) {
     impl_->span(process, event);
     impl_->remember_ends(process, event);
+    impl_->check();
   }
 }
 
@@ -199,9 +202,9 @@ void TraceFile::close() {
   impl_->arrows();
   impl_->file << (impl_->events == 0 ? "[" : "") << "\n]\n";
   impl_->file.close();
-  if (!impl_->file) throw Error(fmt::format("{}: writing failed (disk full?)", impl_->draft.string()));
-  fsync_file(impl_->draft);
-  rename_durably(impl_->draft, impl_->path);
+  impl_->check();
+  fsync_file(impl_->draft.path());
+  impl_->draft.rename();
 }
 
 }  // namespace hat

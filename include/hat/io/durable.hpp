@@ -17,6 +17,25 @@ void fsync_file(const std::filesystem::path& path);
 void fsync_folder(const std::filesystem::path& folder);
 /// Renames, replacing `to` if it is a file, and makes both folders durable. `from` itself must be durable already.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+/// The temporary name "<path>.tmp" of a file that is being written: it gets its own name when it is whole, and is
+/// removed when that does not come about.
+class Draft {
+ public:
+  explicit Draft(const std::filesystem::path& path) : path_(path), draft_(path.string() + ".tmp") {}
+  ~Draft();
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  const std::filesystem::path& path() const { return draft_; }
+  /// As rename_durably: the file is closed and durable.
+  void rename();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path draft_;
+  bool is_renamed_ = false;
+};
+
 /// Writes a small file so that it is either whole or absent: temporary name, fsync, rename, fsync of the folder.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
 

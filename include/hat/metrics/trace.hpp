@@ -93,7 +93,7 @@ void gather_traces(const Communicator& communicator, int root, std::span<const T
 class TraceFile {
  public:
   /// Times are counted from `start_s` on the root's clock. Throws Error when the file cannot be written.
-  TraceFile(std::filesystem::path path, std::vector<std::string> block_names, double start_s);
+  TraceFile(const std::filesystem::path& path, std::vector<std::string> block_names, double start_s);
   ~TraceFile();
 
   void add(const RoleTrace& trace);
