@@ -32,6 +32,10 @@ void check_holds_no_run(const Deck& deck) {
                    "already holds a run; choose another folder, or continue that run with --resume");
 }
 
+void write_status(const fs::path& run, const nlohmann::json& status) {
+  write_file_durably(run / "status.json", status.dump(2) + "\n");
+}
+
 // The nearest folder above that exists: where creating has to start.
 fs::path existing_part(fs::path path) {
   path = fs::absolute(path);
@@ -119,14 +123,25 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
   check_holds_no_run(plan.deck);  // of another process that began at the same time
   make(run / "checkpoints");
   write_file_durably(run / "deck.toml", plan.deck_text);
+  write_status(run, {{"status", "running"}});  // a failure of an earlier start is no longer one
   return lock;
 }
 
 void note_failure(const fs::path& run, const std::string& reason) noexcept {
   try {
-    write_file_durably(run / "status.json", nlohmann::json{{"status", "failed"}, {"reason", reason}}.dump(2) + "\n");
+    write_status(run, {{"status", "failed"}, {"reason", reason}});
   } catch (const std::exception&) {
     // `reason` stands on stderr already, and often says why this failed as well (a full disk): one line is enough.
+  }
+}
+
+bool failure_is_noted(const fs::path& run) noexcept {
+  try {
+    std::ifstream file(run / "status.json");
+    const auto status = nlohmann::json::parse(file, nullptr, false);
+    return status.is_object() && status.value("status", "") == "failed";
+  } catch (const std::exception&) {
+    return false;
   }
 }
 

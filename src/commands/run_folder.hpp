@@ -27,11 +27,14 @@ class RunFolderLock {
   int file_;
 };
 
-/// Creates the folder, takes its lock and writes deck.toml, the effective deck.
+/// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running").
 std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
 
 /// status.json says that the run failed, and why, as far as it still can be written.
 void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
+
+/// A rank has done so already. The first one tells the cause; what the others see are mostly its consequences.
+bool failure_is_noted(const std::filesystem::path& run) noexcept;
 
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);

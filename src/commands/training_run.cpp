@@ -1,7 +1,6 @@
 #include "commands/training_run.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/emulated_network.hpp"
+#include "hat/comm/mailbox.hpp"
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/core/proc.hpp"
@@ -36,13 +36,8 @@ namespace {
 /// Steps that the deck asks for, counted from the beginning of training.
 int64_t steps_of(const Deck& deck, DataOrder& order) {
   if (deck.train.steps > 0) return deck.train.steps;
-  if (deck.train.tokens > 0 && deck.cutting.batch_sequences > 0) return order.steps_for_tokens(deck.train.tokens);
-  if (deck.train.tokens > 0) return (deck.train.tokens + deck.batch_tokens - 1) / deck.batch_tokens;
-  const auto whole = static_cast<int64_t>(std::floor(deck.train.epochs));
-  int64_t steps = 0;
-  for (int64_t epoch = 0; epoch < whole; ++epoch) steps += order.steps_per_epoch(epoch);
-  const double rest = deck.train.epochs - static_cast<double>(whole);
-  return steps + static_cast<int64_t>(std::ceil(rest * static_cast<double>(order.steps_per_epoch(whole))));
+  if (deck.train.tokens > 0) return order.steps_for_tokens(deck.train.tokens);
+  return order.steps_for_epochs(deck.train.epochs);
 }
 
 /// All that a rank needs before the first message.
@@ -276,7 +271,12 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   }
   if (result != nullptr && setup.server == 0) *result = server->result();
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
+  // Some may have said that they are there to one that had just ended.
+  for (const MailTag tag : {MailTag::to_worker, MailTag::to_server}) {
+    while (world.try_receive(static_cast<int>(tag))) continue;
+  }
   trace.write();
+  if (setup.server == 0) server->mark_finished();
 }
 
 /// What all ranks have to see alike, or each would train something else.
@@ -310,11 +310,13 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     let_lower_ranks_speak(world.rank());
-    const std::string line =
-        fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
-    fmt::print(stderr, "hat: {}{}\n", line, failure_note);
-    std::fflush(stderr);
-    note_failure(setup.plan.deck.output, line);
+    if (!failure_is_noted(setup.plan.deck.output)) {
+      const std::string line =
+          fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
+      fmt::print(stderr, "hat: {}{}\n", line, failure_note);
+      std::fflush(stderr);
+      note_failure(setup.plan.deck.output, line);
+    }
     abort_all_ranks(static_cast<int>(ExitCode::failure));
   }
   return ExitCode::success;

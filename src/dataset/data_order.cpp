@@ -1,6 +1,7 @@
 #include "hat/dataset/data_order.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "hat/core/error.hpp"
@@ -14,6 +15,9 @@ constexpr uint64_t kShuffleStream = 0x5348554646ULL << 24;
 constexpr uint64_t kValidationStream = 0x56414c4944ULL << 24;
 // Positions of every so many steps are remembered, so that going back is cheap without one entry per step.
 constexpr int64_t kAnchorSteps = 64;
+// Steps of that many epochs are counted whatever it takes; of more, of at most so many sequences: some seconds.
+constexpr double kFewEpochs = 100;
+constexpr double kMostCounted = 3e8;
 }  // namespace
 
 struct DataOrder::State {
@@ -128,9 +132,42 @@ int64_t DataOrder::steps_per_epoch(int64_t epoch) {
   return state_->first_steps[at + 1] - state_->first_steps[at];
 }
 
-int64_t DataOrder::steps_for_tokens(int64_t target_tokens) {
+int64_t DataOrder::steps_for_epochs(double epochs) {
+  const auto whole = static_cast<int64_t>(std::floor(epochs));
+  const double rest = epochs - static_cast<double>(whole);
+  const int64_t pieces = state_->first_piece.back();
+  const auto of_rest = [rest](int64_t steps) {
+    return static_cast<int64_t>(std::ceil(rest * static_cast<double>(steps)));
+  };
+  if (batch_sequences_ > 0) {
+    const int64_t steps = (pieces + batch_sequences_ - 1) / batch_sequences_;
+    return whole * steps + of_rest(steps);
+  }
+  if (epochs > kFewEpochs && epochs * static_cast<double>(pieces) > kMostCounted) {
+    throw InputError("deck", "train.epochs",
+                     fmt::format("the steps of {} passes over {} sequences would take too long to count; set "
+                                 "train.steps or train.tokens",
+                                 epochs, pieces));
+  }
   int64_t steps = 0;
-  for (int64_t tokens = 0; tokens < target_tokens; ++steps) tokens += step(steps).target_tokens;
+  for (int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_per_epoch(epoch);
+  return rest > 0 ? steps + of_rest(steps_per_epoch(whole)) : steps;
+}
+
+int64_t DataOrder::steps_for_tokens(int64_t target_tokens) {
+  if (batch_sequences_ == 0) return (target_tokens + batch_tokens_ - 1) / batch_tokens_;
+  // Every epoch has all tokens, in equally many steps; only the last one has to be walked through.
+  const int64_t epoch_tokens = dataset_.tokens(Split::train);
+  const int64_t whole = target_tokens / epoch_tokens;
+  int64_t steps = whole * ((state_->first_piece.back() + batch_sequences_ - 1) / batch_sequences_);
+  int64_t left = target_tokens - whole * epoch_tokens;
+  if (left == 0) return steps;
+  start_epoch(whole);
+  for (int64_t position = 0; left > 0; ++steps) {
+    Step step;
+    position = take_step(position, &step);
+    left -= step.target_tokens;
+  }
   return steps;
 }
 

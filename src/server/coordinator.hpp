@@ -37,6 +37,9 @@ class Coordinator {
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
+  /// The summary of this worker is in.
+  bool has_ended(int64_t worker) const { return ended_workers_.contains(worker); }
+  void mark_finished() { log_.mark_finished(); }
   RunResult result() const { return log_.result(); }
   /// "worker 1 (unit 7 of step 3), server 2 (step 3)": for the message of a time-out.
   std::string waiting_for() const;

@@ -301,7 +301,6 @@ void RunLog::finish() {
   }
   metrics_.close();
   run_metrics_.finish();
-  write_status("finished");
   say(fmt::format("files in {}: deck.toml, metrics.jsonl, metrics.h5, status.json, checkpoints/", run_.string()));
   if (!last_checkpoint_.empty()) {
     // As this program was called: after a build it is not on the PATH yet.
@@ -311,6 +310,8 @@ void RunLog::finish() {
     say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
 }
+
+void RunLog::mark_finished() { write_status("finished"); }
 
 RunResult RunLog::result() const {
   RunResult result{.steps = step_points_,

@@ -46,8 +46,10 @@ class RunLog {
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
-  /// The closing summary, and status "finished".
+  /// The closing summary.
   void finish();
+  /// Status "finished": when all files of the run are there, the trace too.
+  void mark_finished();
   /// All of it so far; complete after finish().
   RunResult result() const;
 

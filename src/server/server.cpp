@@ -5,6 +5,7 @@
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/silence.hpp"
 #include "server/clipping.hpp"
 #include "server/coordinator.hpp"
 #include "server/push_receiver.hpp"
@@ -43,10 +44,12 @@ struct Server::Impl {
     mailbox.post(message, plan.roles.rank_of_server[static_cast<size_t>(to)], MailTag::to_server);
   }
 
+  bool take(Mail& mail);
   void handle(Mail& mail);
   bool progress();
   void say_alive();
-  void check_time_out();
+  void check_time_out(bool news);
+  std::string silent_ones() const;
 
   const RunPlan& plan;
   int server;
@@ -58,9 +61,18 @@ struct Server::Impl {
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
   bool shut_down = false;                    // told so by server 0
-  double last_event_s = 0;  // 0: the loop has not begun; until then, a slow start of another rank is no silence
-  double last_alive_s = 0;  // of server 0: when it said so
+  bool has_begun = false;                    // its loop; before, a slow start of another rank is no silence
+  Silence silence{plan.deck.timeout_s};      // nobody told of anything new
+  std::vector<double> heard_s;               // of server 0: when there was a word of each rank
+  double last_alive_s = 0;                   // when this server said that it is there
 };
+
+/// Whether it is news: of a rank that is merely there the run does not go on.
+bool Server::Impl::take(Mail& mail) {
+  if (mail.kind() == MessageKind::alive) return mail.open<Alive>().computes || !coordinator;
+  handle(mail);
+  return true;
+}
 
 void Server::Impl::handle(Mail& mail) {
   switch (mail.kind()) {
@@ -69,8 +81,6 @@ void Server::Impl::handle(Mail& mail) {
       return;
     case MessageKind::norm_total:
       clipping.receive(mail.open<NormTotal>());
-      return;
-    case MessageKind::alive:
       return;
     case MessageKind::shutdown:
       shut_down = true;
@@ -105,6 +115,7 @@ void Server::Impl::handle(Mail& mail) {
     case MessageKind::gradient_sketch:
       coordinator->receive(mail.open<GradientSketch>());
       return;
+    case MessageKind::alive:
     case MessageKind::lease:
       break;
   }
@@ -114,13 +125,14 @@ void Server::Impl::handle(Mail& mail) {
 
 // Mail first: answers are short and somebody waits for them. Then bodies, then a piece of update work.
 bool Server::Impl::progress() {
+  if (heard_s.empty()) heard_s.assign(static_cast<size_t>(mailbox.communicator().size()), now_s());
   bool any = false;
   // One update per push: a gradient that waits here grows later with every other that is let in before it, and workers
   // that get leases faster than updates are made would run away from them.
   while (plan.unbounded() && shard.progress()) any = true;
   while (const std::unique_ptr<Mail> mail = mailbox.try_receive()) {
-    handle(*mail);
-    any = true;
+    heard_s[static_cast<size_t>(mail->source())] = now_s();
+    any = take(*mail) || any;
   }
   any = pushes.progress() || any;
   any = shard.progress() || any;
@@ -128,28 +140,56 @@ bool Server::Impl::progress() {
     post_to_server(written, 0);
     any = true;
   }
-  if (coordinator) {
-    any = coordinator->progress() || any;
-    say_alive();
-  }
-  if (any || last_event_s == 0) last_event_s = now_s();
-  check_time_out();
+  if (coordinator) any = coordinator->progress() || any;
+  say_alive();
+  check_time_out(any || !has_begun);
+  has_begun = true;
   return any;
 }
 
-// Server 0 notices when a worker falls silent, and ends the job. The other servers only watch over server 0.
+// Server 0 notices when nobody moves any more, and ends the job: it hears of steps, and of workers that compute. All
+// others only watch over server 0.
 void Server::Impl::say_alive() {
+  const bool is_over = coordinator ? coordinator->finished() : shut_down;
   const double now = now_s();
-  if (coordinator->finished() || now - last_alive_s < plan.deck.timeout_s / 4) return;
+  if (is_over || now - last_alive_s < plan.deck.timeout_s / 4) return;
   last_alive_s = now;
+  if (!coordinator) {
+    post_to_server(Alive{}, 0);
+    return;
+  }
   for (int other = 1; other < plan.roles.servers(); ++other) post_to_server(Alive{}, other);
+  for (int worker = 0; worker < plan.roles.workers(); ++worker) {
+    if (coordinator->has_ended(worker)) continue;  // it reads no mail any more
+    mailbox.post(Alive{}, plan.roles.rank_of_worker[static_cast<size_t>(worker)], MailTag::to_worker);
+  }
 }
 
-void Server::Impl::check_time_out() {
-  const double waited = now_s() - last_event_s;
-  if (waited < plan.deck.timeout_s) return;
-  throw Error(fmt::format("server {} heard nothing for {:.0f} s (timeout_s); waiting for {}", server, waited,
-                          coordinator ? coordinator->waiting_for() : "a word from server 0"));
+void Server::Impl::check_time_out(bool news) {
+  if (news) silence.end();
+  if (news || !silence.is_too_long()) return;
+  const std::string heard = fmt::format("server {} heard nothing for {} s (timeout_s)", server, plan.deck.timeout_s);
+  if (!coordinator) throw Error(heard + "; waiting for a word from server 0");
+  const std::string dead = silent_ones();
+  throw Error(fmt::format("{}{}; waiting for {}", heard, dead.empty() ? "" : ", no sign of life of " + dead,
+                          coordinator->waiting_for()));
+}
+
+/// "worker 1 (rank 2), server 1 (rank 1)": who has not said for a while that it is there.
+std::string Server::Impl::silent_ones() const {
+  std::string text;
+  const auto look_at = [&](const char* role, int number, int rank) {
+    if (now_s() - heard_s[static_cast<size_t>(rank)] < plan.deck.timeout_s / 2) return;
+    text += fmt::format("{}{} {} (rank {})", text.empty() ? "" : ", ", role, number, rank);
+  };
+  for (int other = 1; other < plan.roles.servers(); ++other) {
+    look_at("server", other, plan.roles.rank_of_server[static_cast<size_t>(other)]);
+  }
+  for (int worker = 0; worker < plan.roles.workers(); ++worker) {
+    const int rank = plan.roles.rank_of_worker[static_cast<size_t>(worker)];
+    if (!coordinator->has_ended(worker)) look_at("worker", worker, rank);
+  }
+  return text;
 }
 
 Server::Server(const RunPlan& plan, int server, const Dataset& dataset, const Communicator& world, const Window& window,
@@ -163,6 +203,8 @@ bool Server::finished() const {
   const bool told = impl_->coordinator ? impl_->coordinator->finished() : impl_->shut_down;
   return told && impl_->mailbox.flush();
 }
+
+void Server::mark_finished() { impl_->coordinator->mark_finished(); }
 
 RunResult Server::result() const {
   if (!impl_->coordinator) throw std::logic_error("only server 0 has the result of a run");

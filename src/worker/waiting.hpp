@@ -6,35 +6,45 @@
 #include "hat/comm/backoff.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/silence.hpp"
 #include "hat/metrics/account.hpp"
 
 namespace hat {
 
 /// How a worker waits: everything under way goes on meanwhile, the core is left to others, the time is charged to what
-/// is waited for, and nothing is waited for longer than the deck's timeout_s.
+/// is waited for. Server 0 watches over all: while it speaks there is somebody who computes, however long that takes.
+/// Without a word of it nothing is waited for longer than the deck's timeout_s.
 class Waiting {
  public:
   /// `progress` advances everything under way without blocking.
   Waiting(std::string who, double timeout_s, Account& account, std::function<void()> progress)
-      : who_(std::move(who)), timeout_s_(timeout_s), account_(account), progress_(std::move(progress)) {}
+      : who_(std::move(who)),
+        timeout_s_(timeout_s),
+        silence_(timeout_s),
+        account_(account),
+        progress_(std::move(progress)) {}
 
   /// Returns once `ready()`. Throws Error naming this rank and `what` when that takes too long.
   template <class Ready>
   void until(Activity activity, const std::string& what, Ready ready) {
     const ActivityScope scope(account_, activity);  // in shared memory a first look may be the whole transfer
     if (ready()) return;
-    const double start_s = now_s();
+    silence_.end();
     Backoff backoff;
     while (true) {
       progress_();
       if (ready()) return;
-      if (now_s() - start_s > timeout_s_) {
-        throw Error(fmt::format("{} waited {:.0f} s (timeout_s) for {}", who_, timeout_s_, what));
+      if (silence_.is_too_long()) {
+        throw Error(fmt::format("{} waited {} s (timeout_s) for {}, and server 0 said nothing in that time", who_,
+                                timeout_s_, what));
       }
       backoff.pause();
       last_wait_end_s_ = now_s();
     }
   }
+
+  /// A word of server 0 has come.
+  void heard() { silence_.end(); }
 
   /// To be called by `ready` when a version is there: how long the last push that went into it was on its way.
   void push_travelled(double seconds) { account_.set_push_travel(seconds); }
@@ -52,6 +62,7 @@ class Waiting {
  private:
   std::string who_;
   double timeout_s_;
+  Silence silence_;  // of server 0, in this wait
   Account& account_;
   std::function<void()> progress_;
   double last_wait_end_s_ = 0;

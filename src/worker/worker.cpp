@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <deque>
+#include <limits>
 
 #include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
@@ -58,6 +59,7 @@ struct Worker::Impl : PassObserver {
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  void say_alive(bool computes);
   void read_energy();
   AccountReading account_reading();
 
@@ -113,10 +115,12 @@ struct Worker::Impl : PassObserver {
   int64_t trained_units = 0;
 
   double begin_s = 0;               // of the account
+  double alive_s = 0;               // when it last said that it is there
   std::vector<double> block_waits;  // seconds, by block
 };
 
 void Worker::Impl::progress() {
+  say_alive(/*computes=*/account.current() == Activity::compute);  // beside an emulated device
   if (own_server) {
     const ActivityScope scope(account, Activity::other);
     own_server();
@@ -126,6 +130,15 @@ void Worker::Impl::progress() {
   sender.progress();
   account.set_ring_gathering(sender.ring_gathers());
   read_energy();
+}
+
+// Server 0 hears nothing else of a worker that computes a long unit, and must not take it for dead.
+void Worker::Impl::say_alive(bool computes) {
+  const double now = now_s();
+  if (now - alive_s < plan.deck.timeout_s / 4) return;
+  alive_s = now;
+  const MpiScope mpi(account);
+  mailbox.post(Alive{.computes = computes}, plan.roles.rank_of_server[0], MailTag::to_server);
 }
 
 // In training and validation, and while something is waited for: counters run over after some minutes.
@@ -262,6 +275,7 @@ void Worker::Impl::prefetch(const Lease& lease) {
 void Worker::Impl::before_forward(int64_t block) {
   if (emulated) emulated->before_forward(block);
   if (2 * block >= std::ssize(parameters) && current.kind == LeaseKind::train) ask_ahead();
+  say_alive(/*computes=*/true);
   waiting.progress();
   guard.asked(block);
   const double waited_before = account.waited_for_parameters();
@@ -331,6 +345,7 @@ void Worker::Impl::after_backward(int64_t block) {
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
   if (last_of_step || is_single(block)) send_block(block);
   if (block > 0) sender.begin(block - 1);
+  say_alive(/*computes=*/true);
   waiting.progress();
 }
 
@@ -439,6 +454,7 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
     for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) before_forward(block);
     summary.sample = sampler(model, parameters);
   }
+  alive_s = std::numeric_limits<double>::infinity();  // its last word
   mailbox.post(summary, plan.roles.rank_of_server[0], MailTag::to_server);
   waiting.until(Activity::other, "the summary to leave", [this] { return mailbox.flush(); });
 }

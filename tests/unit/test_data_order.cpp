@@ -150,7 +150,32 @@ TEST_F(DataOrderTest, StepsForTokensAreCountedOnTheOrder) {
   EXPECT_LT(before, 5000);
   EXPECT_GE(before + order.step(steps - 1).target_tokens, 5000);
   EXPECT_EQ(order.steps_for_tokens(0), 0);
+  // Over several epochs, as walking through all of them would count.
+  const int64_t many = 3 * dataset.tokens(Split::train) + 1234;
+  DataOrder walked(dataset, deck, 100);
+  int64_t walked_steps = 0;
+  for (int64_t tokens = 0; tokens < many; ++walked_steps) tokens += walked.step(walked_steps).target_tokens;
+  EXPECT_EQ(order.steps_for_tokens(many), walked_steps);
   for (const Sequence& sequence : order.step(0).sequences) EXPECT_LE(sequence.length, 100);
+}
+
+TEST_F(DataOrderTest, CountingStepsTakesNoLongerForMoreOfThem) {
+  const Dataset dataset = make_long_tail();
+  Deck deck;
+  deck.model.max_length = 500;
+  deck.cutting.batch_sequences = 7;
+  DataOrder sequences(dataset, deck, 100);
+  const int64_t of_epoch = sequences.steps_per_epoch(0);
+  EXPECT_EQ(sequences.steps_for_epochs(1e6), 1'000'000 * of_epoch);
+  const int64_t tokens = dataset.tokens(Split::train);
+  EXPECT_EQ(sequences.steps_for_tokens(tokens * 1'000'000'000), 1'000'000'000 * of_epoch);
+  EXPECT_EQ(sequences.step(0).epoch, 0);
+  deck.cutting.batch_sequences = 0;
+  deck.batch_tokens = 100;
+  DataOrder by_tokens(dataset, deck, 100);
+  EXPECT_EQ(by_tokens.steps_for_tokens(1'000'000'000'001), 10'000'000'001);
+  EXPECT_EQ(by_tokens.steps_for_epochs(2), by_tokens.steps_per_epoch(0) + by_tokens.steps_per_epoch(1));
+  EXPECT_THROW(by_tokens.steps_for_epochs(1e6), InputError);
 }
 
 TEST_F(DataOrderTest, ShufflesDifferBySeedAndEpoch) {

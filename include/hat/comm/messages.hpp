@@ -239,12 +239,16 @@ struct WorkerSummary {
   }
 };
 
-/// server 0 -> the other servers, several times in every timeout_s: it is there, though nothing needs to be said.
-/// (During validation workers only pull, and of gets a server notices nothing.)
+/// server 0 -> all others and all others -> server 0, several times in every timeout_s: the sender is there, though
+/// nothing needs to be said. (A unit may take longer than timeout_s; during validation workers only pull, and of gets a
+/// server notices nothing.)
 struct Alive {
   static constexpr MessageKind kKind = MessageKind::alive;
+  bool computes = false;  ///< a worker inside a unit: the run goes on. Otherwise it waits as others do
   template <class F>
-  void fields(F&) {}
+  void fields(F& f) {
+    f(computes);
+  }
 };
 
 /// server 0 -> the other servers: everything is done.

@@ -34,8 +34,11 @@ class DataOrder {
   /// Any order of calls works; ascending calls are cheap (amortised O(sequences of the step)).
   const Step& step(int64_t index);
   int64_t steps_per_epoch(int64_t epoch);
-  /// Steps from the beginning of training until `target_tokens` are trained, counted by walking the order.
-  /// O(sequences).
+  /// Steps of so many passes. Their number in an epoch depends on its shuffle, unless batch_sequences is set: throws
+  /// InputError when that would take too long to count.
+  int64_t steps_for_epochs(double epochs);
+  /// Steps from the beginning of training until `target_tokens` are trained; with batch_tokens as if every
+  /// step had exactly so many. O(sequences of an epoch).
   int64_t steps_for_tokens(int64_t target_tokens);
   /// Target tokens that a step has: batch_tokens, or those of batch_sequences sequences of mean length, at least 1.
   int64_t mean_step_tokens() const;

@@ -28,6 +28,8 @@ class Server {
   bool progress();
   /// Everything is committed, saved and told.
   bool finished() const;
+  /// Of server 0, when everything else of the run is written as well: its status becomes "finished".
+  void mark_finished();
   /// Of server 0 once finished. Throws std::logic_error on other servers.
   RunResult result() const;
 
