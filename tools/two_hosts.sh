@@ -60,6 +60,6 @@ remove_two_hosts() {
   for namespace in "${host_a:-}" "${host_b:-}"; do
     [[ -n $namespace ]] || continue
     for pid in $(ip netns pids "$namespace" 2>/dev/null); do kill -9 "$pid"; done
-    ip netns del "$namespace" 2>/dev/null
+    ip netns del "$namespace" 2>/dev/null || true  # gone already
   done
 }

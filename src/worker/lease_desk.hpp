@@ -30,6 +30,8 @@ class LeaseDesk {
   void ask(bool idle, int64_t closed_step);
   /// Questions that `take` has not answered yet.
   int64_t asked() const { return asked_; }
+  /// `take` would not wait.
+  bool has_answer() const { return !answers_.empty(); }
   /// The answer to the oldest question; waits for it.
   LeasedWork take();
   /// Waits until the text is read. Throws what reading ended with.

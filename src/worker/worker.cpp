@@ -70,13 +70,14 @@ struct Worker::Impl : PassObserver {
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
   double computed_seconds();
   void ask_ahead();
-  void take_answers();
+  void take_answers(bool wait);
+  void look_for_next_lease(bool wait);
   void prefetch(const Lease& lease);
   void expect_next_step(int64_t block);
   bool is_single(int64_t block) const;
   bool ends_step(const Lease& lease) const;
   void send_block(int64_t block);
-  void send_late();
+  void send_left();
   void send_all_clipped();
   double gradient_norm(int64_t first_block, int64_t end_block);
 
@@ -106,10 +107,13 @@ struct Worker::Impl : PassObserver {
   Lease current;
   std::deque<LeasedWork> upcoming;  // leased and prefetched, not begun: prefetch.depth of them
   int64_t unit_tokens = 0;
-  bool last_of_step = false;  // of this worker
-  bool recomputing = false;   // the unit is computed again (staleness.over_limit)
-  int64_t closed_step;        // everything of the steps before is pushed, and their rings are entered
-  double previous_norm = -1;  // unbounded, clip = previous: of this worker's last gradient
+  bool next_is_known = false;  // the lease after it is here
+  bool last_of_step = false;   // of this worker, as far as is known
+  int64_t left = 0;            // the backward pass has left the blocks from this one on
+  int64_t unsent = 0;          // of those, blocks up to this one wait for `next_is_known`
+  bool recomputing = false;    // the unit is computed again (staleness.over_limit)
+  int64_t closed_step;         // everything of the steps before is pushed, and their rings are entered
+  double previous_norm = -1;   // unbounded, clip = previous: of this worker's last gradient
 
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
@@ -175,9 +179,11 @@ void Worker::Impl::run() {
 
 LeasedWork Worker::Impl::next_work() {
   if (upcoming.empty()) {
-    cache.stop_expecting();
-    leases.ask(/*idle=*/true, closed_step);
-    take_answers();
+    if (leases.asked() == 0) {
+      cache.stop_expecting();
+      leases.ask(/*idle=*/true, closed_step);
+    }
+    take_answers(/*wait=*/true);
   }
   LeasedWork work = std::move(upcoming.front());
   upcoming.pop_front();
@@ -188,8 +194,8 @@ void Worker::Impl::ask_ahead() {
   while (std::ssize(upcoming) + leases.asked() < plan.deck.prefetch_depth) leases.ask(/*idle=*/false, closed_step);
 }
 
-void Worker::Impl::take_answers() {
-  while (leases.asked() > 0) {
+void Worker::Impl::take_answers(bool wait) {
+  while (leases.asked() > 0 && (wait || leases.has_answer())) {
     upcoming.push_back(leases.take());
     const LeaseKind kind = upcoming.back().lease.kind;
     if (plan.deck.prefetch_depth == 0) continue;  // pulled when it is needed
@@ -240,10 +246,8 @@ void Worker::Impl::train(LeasedWork& work) {
                           .recomputed = recomputed,
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);
-  if (plan.deck.prefetch_depth == 0) {
-    send_late();
-    sender.finish();  // nothing goes on beside computing
-  }
+  look_for_next_lease(/*wait=*/true);
+  if (plan.deck.prefetch_depth == 0) sender.finish();  // nothing goes on beside computing
   if (plan.unbounded()) send_all_clipped();
   if (last_of_step) closed_step = current.step + 1;
   trained_tokens += unit_tokens;
@@ -287,25 +291,39 @@ void Worker::Impl::before_forward(int64_t block) {
 }
 
 // The next step of the data will most likely have a unit for this worker, whichever it is. What late blocks need for it
-// is published already, or soon; what barrier blocks need is not before this worker has pushed its last gradient.
+// is published already, or soon; what barrier blocks need is not before this worker has pushed its last gradient. Which
+// blocks these are is chosen with the first lease of a step (barriers = sensitivity): until then, most likely the same.
 void Worker::Impl::expect_next_step(int64_t block) {
   if (current.kind != LeaseKind::train || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
   const int64_t next = current.step + 1;
-  if (next == plan.end_step || !barriers.knows(next) || barriers.oldest_version(block, next) == next) return;
-  cache.expect(block, need(block, {.kind = LeaseKind::train, .step = next}));
+  if (next == plan.end_step || barriers.is_barrier(block, barriers.knows(next) ? next : current.step)) return;
+  const int64_t version = plan.oldest_version(block, next);
+  if (version == next) return;
+  cache.expect(block, {.version = version, .rule = SlotPull::Rule::exact, .predicted = plan.deck.delay.predict});
 }
 
-// The worker must know now whether this is its last unit of the step: then gradients leave during the backward pass.
 void Worker::Impl::before_backward() {
   trace.pass_ends();
-  if (!recomputing) {  // of a unit for the second time all that is known
-    take_answers();
-    last_of_step = !upcoming.empty() && ends_step(upcoming.front().lease);
-  }
   const auto head = static_cast<int64_t>(parameters.size()) - 1;
+  left = head + 1;
+  unsent = head;
+  if (!recomputing) next_is_known = last_of_step = false;
+  look_for_next_lease(/*wait=*/false);
   sender.begin(head);
   if (plan.deck.model.tied) sender.begin(0);  // the head's backward pass adds to it
   trace.backward_begins();
+}
+
+// Whether a unit is the worker's last of the step shows the lease after it. Until that is here, at the latest after the
+// backward pass, the pass goes on; then the gradients of the blocks that it has left go out at once.
+void Worker::Impl::look_for_next_lease(bool wait) {
+  if (!next_is_known) {
+    if (wait && upcoming.empty() && leases.asked() == 0) leases.ask(/*idle=*/false, closed_step);  // prefetch.depth = 0
+    take_answers(wait);
+    next_is_known = !upcoming.empty();
+    last_of_step = next_is_known && ends_step(upcoming.front().lease);
+  }
+  send_left();
 }
 
 bool Worker::Impl::ends_step(const Lease& lease) const {
@@ -328,14 +346,10 @@ void Worker::Impl::send_block(int64_t block) {
   sender.send(block, current.step, current.generation, current.order, /*norm=*/-1.0);
 }
 
-// prefetch.depth = 0: only now it is known whether the unit was the worker's last of the step.
-void Worker::Impl::send_late() {
-  leases.ask(/*idle=*/false, closed_step);
-  take_answers();
-  last_of_step = ends_step(upcoming.front().lease);
+void Worker::Impl::send_left() {
   if (!last_of_step) return;
-  for (auto block = std::ssize(parameters) - 1; block >= 0; --block) {
-    if (!is_single(block)) send_block(block);
+  for (; unsent >= left; --unsent) {
+    if (!is_single(unsent)) send_block(unsent);
   }
 }
 
@@ -343,7 +357,9 @@ void Worker::Impl::after_backward(int64_t block) {
   if (emulated) emulated->after_backward(block);
   trace.backward_ends(block);
   sender.note_unit(block, current.unit, cache.version(block), unit_tokens);
-  if (last_of_step || is_single(block)) send_block(block);
+  left = block;
+  if (is_single(block)) send_block(block);
+  look_for_next_lease(/*wait=*/false);
   if (block > 0) sender.begin(block - 1);
   say_alive(/*computes=*/true);
   waiting.progress();
@@ -406,6 +422,7 @@ void Worker::Impl::evaluate(LeasedWork& work) {
     void before_forward(int64_t block) override { worker.before_forward(block); }
     Impl& worker;
   } observer(*this);
+  ask_ahead();  // who gets which group does not depend on how the others get on
   const ActivityScope scope(account, Activity::compute);
   const LossSum loss = model.loss(batch, parameters, observer);
   trace.pass_ends();
