@@ -358,8 +358,9 @@ void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
 }  // namespace
 
 CommandBody add_bench_longtail(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "longtail", "Policies and modes on text with a long tail of lengths: whole trainings, compared in tables");
+  CLI::App* command = bench.add_subcommand("longtail",
+                                           "Policies and modes on text with a long tail of lengths: whole trainings, "
+                                           "compared in tables: hat bench longtail DECK [OPTIONS]");
   command->footer(
       "Examples: mpirun -n 17 hat bench longtail inputs/bench_longtail.toml\n"
       "          mpirun -n 17 hat bench longtail inputs/bench_longtail.toml --policies balanced/sync,on_demand/hybrid "
