@@ -15,6 +15,7 @@
 #include "hat/comm/shared_memory.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/silence.hpp"
 
 namespace hat {
 
@@ -129,14 +130,15 @@ std::vector<int> Communicator::node_of_rank() const {
 
 void Communicator::barrier() const { check_mpi(MPI_Barrier(impl_->comm), "MPI_Barrier"); }
 
-void Communicator::wait_barrier(double timeout_s, const std::string& what) const {
+void Communicator::wait_barrier(double timeout_s, const std::string& what, const std::function<bool()>& hears) const {
   Request request;
   request.impl_ = std::make_unique<Request::Impl>();
   request.impl_->requests.push_back(MPI_REQUEST_NULL);
   check_mpi(MPI_Ibarrier(impl_->comm, &request.impl_->requests.back()), "MPI_Ibarrier");
-  const double start_s = now_s();
+  Silence silence(timeout_s);
   for (Backoff backoff; !request.test(); backoff.pause()) {
-    if (now_s() - start_s > timeout_s) {
+    if (hears && hears()) silence.end();
+    if (silence.is_too_long()) {
       throw Error(fmt::format("waited {:.0f} s (timeout_s) for {}", timeout_s, what));
     }
   }

@@ -270,11 +270,16 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
     }
   }
   if (result != nullptr && setup.server == 0) *result = server->result();
-  world.wait_barrier(plan.deck.timeout_s, "the other ranks to end");
-  // Some may have said that they are there to one that had just ended.
-  for (const MailTag tag : {MailTag::to_worker, MailTag::to_server}) {
-    while (world.try_receive(static_cast<int>(tag))) continue;
-  }
+  // Some say that they are there to one that has ended: while the last checkpoint is written, for instance.
+  const auto hears = [&world] {
+    bool any = false;
+    for (const MailTag tag : {MailTag::to_worker, MailTag::to_server}) {
+      while (world.try_receive(static_cast<int>(tag))) any = true;
+    }
+    return any;
+  };
+  world.wait_barrier(plan.deck.timeout_s, "the other ranks to end", hears);
+  hears();
   trace.write();
   if (setup.server == 0) server->mark_finished();
 }

@@ -83,6 +83,12 @@ class TokenAppender {
   std::unique_ptr<ChunkedAppender<int32_t>> large_;
 };
 
+struct Counts {
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  int64_t text_bytes = 0;
+};
+
 struct SplitWriter {
   SplitWriter(hdf5::Group split_group, int32_t vocabulary)
       : group(std::move(split_group)), tokens(group, vocabulary), offsets(group, "offsets", kOffsetChunk) {
@@ -91,10 +97,7 @@ struct SplitWriter {
   hdf5::Group group;
   TokenAppender tokens;
   ChunkedAppender<int64_t> offsets;
-  int64_t token_count = 0;
-  int64_t document_count = 0;
   int64_t document_begin = 0;
-  int64_t text_bytes = 0;
 };
 }  // namespace
 
@@ -109,12 +112,14 @@ struct DatasetWriter::Impl {
     }
   }
   SplitWriter& of(Split split) { return *splits[static_cast<size_t>(split)]; }
+  Counts& counts_of(Split split) { return counts[static_cast<size_t>(split)]; }
 
   std::filesystem::path path;
   std::filesystem::path partial;
   const Tokenizer& tokenizer;
   hdf5::File file;
-  std::vector<std::unique_ptr<SplitWriter>> splits;
+  std::vector<std::unique_ptr<SplitWriter>> splits;  // none once it is finished
+  std::array<Counts, 2> counts;
   std::vector<int32_t> encoded;
   bool finished = false;
 };
@@ -146,22 +151,24 @@ void DatasetWriter::add_text(Split split, std::string_view text) {
   impl_->encoded.clear();
   impl_->tokenizer.encode(text, impl_->encoded);
   for (const int32_t token : impl_->encoded) writer.tokens.add(token);
-  writer.token_count += static_cast<int64_t>(impl_->encoded.size());
-  writer.text_bytes += static_cast<int64_t>(text.size());
+  Counts& counts = impl_->counts_of(split);
+  counts.tokens += std::ssize(impl_->encoded);
+  counts.text_bytes += std::ssize(text);
 }
 
 int64_t DatasetWriter::end_document(Split split) {
   SplitWriter& writer = impl_->of(split);
   writer.tokens.add(impl_->tokenizer.end_of_text());
-  writer.token_count += 1;
-  writer.document_count += 1;
-  writer.offsets.add(writer.token_count);
-  return writer.token_count - std::exchange(writer.document_begin, writer.token_count);
+  Counts& counts = impl_->counts_of(split);
+  counts.tokens += 1;
+  counts.documents += 1;
+  writer.offsets.add(counts.tokens);
+  return counts.tokens - std::exchange(writer.document_begin, counts.tokens);
 }
 
-int64_t DatasetWriter::documents(Split split) const { return impl_->of(split).document_count; }
-int64_t DatasetWriter::tokens(Split split) const { return impl_->of(split).token_count; }
-int64_t DatasetWriter::text_bytes(Split split) const { return impl_->of(split).text_bytes; }
+int64_t DatasetWriter::documents(Split split) const { return impl_->counts_of(split).documents; }
+int64_t DatasetWriter::tokens(Split split) const { return impl_->counts_of(split).tokens; }
+int64_t DatasetWriter::text_bytes(Split split) const { return impl_->counts_of(split).text_bytes; }
 
 std::string DatasetWriter::finish() {
   uint64_t checksums[4] = {};
@@ -170,7 +177,7 @@ std::string DatasetWriter::finish() {
     checksums[2 * i] = writer.tokens.finish();
     writer.offsets.finish();
     checksums[2 * i + 1] = writer.offsets.checksum();
-    writer.group.set_number("text_bytes", writer.text_bytes);
+    writer.group.set_number("text_bytes", impl_->counts[i].text_bytes);
   }
   std::string identity = dataset_format::identity(checksums);
   impl_->file.root().set_text("identity", identity);

@@ -50,8 +50,7 @@ bool RunPlan::reads_in_place(int64_t block, int world_rank) const {
 int64_t RunPlan::oldest_version(int64_t block, int64_t step) const {
   if (unbounded()) return 0;
   if (is_barrier[static_cast<size_t>(block)]) return step;
-  // Behind the synchronous steps: never an older version than the last of them had.
-  return std::max({first_step, std::min(step, deck.delay.sync_steps - 1), step - staleness_of(step)});
+  return std::max(first_step, oldest_late_version(step, deck.staleness, deck.delay.sync_steps));
 }
 
 int64_t RunPlan::pull_sharers(int worker) const {

@@ -37,6 +37,8 @@ class Coordinator {
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
+  /// Files of checkpoints are being put together, which takes as long as the disk does.
+  bool completes_checkpoints() const { return !completing_.empty(); }
   /// The summary of this worker is in.
   bool has_ended(int64_t worker) const { return ended_workers_.contains(worker); }
   void mark_finished() { log_.mark_finished(); }

@@ -125,25 +125,29 @@ void Server::Impl::handle(Mail& mail) {
 
 // Mail first: answers are short and somebody waits for them. Then bodies, then a piece of update work.
 bool Server::Impl::progress() {
-  if (heard_s.empty()) heard_s.assign(static_cast<size_t>(mailbox.communicator().size()), now_s());
+  if (!has_begun) {
+    heard_s.assign(static_cast<size_t>(mailbox.communicator().size()), now_s());
+    silence.end();
+    has_begun = true;
+  }
   bool any = false;
   // One update per push: a gradient that waits here grows later with every other that is let in before it, and workers
   // that get leases faster than updates are made would run away from them.
-  while (plan.unbounded() && shard.progress()) any = true;
+  while (plan.unbounded() && !snapshot.holds_updates() && shard.progress()) any = true;
   while (const std::unique_ptr<Mail> mail = mailbox.try_receive()) {
     heard_s[static_cast<size_t>(mail->source())] = now_s();
     any = take(*mail) || any;
   }
   any = pushes.progress() || any;
-  any = shard.progress() || any;
+  any = (!snapshot.holds_updates() && shard.progress()) || any;
   for (const CheckpointWritten& written : snapshot.take_written()) {
     post_to_server(written, 0);
     any = true;
   }
   if (coordinator) any = coordinator->progress() || any;
   say_alive();
-  check_time_out(any || !has_begun);
-  has_begun = true;
+  const bool writes = snapshot.is_writing() || (coordinator && coordinator->completes_checkpoints());
+  check_time_out(any || writes);
   return any;
 }
 
@@ -155,12 +159,11 @@ void Server::Impl::say_alive() {
   if (is_over || now - last_alive_s < plan.deck.timeout_s / 4) return;
   last_alive_s = now;
   if (!coordinator) {
-    post_to_server(Alive{}, 0);
+    post_to_server(Alive{.computes = snapshot.is_writing()}, 0);
     return;
   }
   for (int other = 1; other < plan.roles.servers(); ++other) post_to_server(Alive{}, other);
-  for (int worker = 0; worker < plan.roles.workers(); ++worker) {
-    if (coordinator->has_ended(worker)) continue;  // it reads no mail any more
+  for (int worker = 0; worker < plan.roles.workers(); ++worker) {  // those that have ended wait for the others
     mailbox.post(Alive{}, plan.roles.rank_of_worker[static_cast<size_t>(worker)], MailTag::to_worker);
   }
 }
@@ -171,7 +174,8 @@ void Server::Impl::check_time_out(bool news) {
   const std::string heard = fmt::format("server {} heard nothing for {} s (timeout_s)", server, plan.deck.timeout_s);
   if (!coordinator) throw Error(heard + "; waiting for a word from server 0");
   const std::string dead = silent_ones();
-  throw Error(fmt::format("{}{}; waiting for {}", heard, dead.empty() ? "" : ", no sign of life of " + dead,
+  throw Error(fmt::format("{}, {}; waiting for {}", heard,
+                          dead.empty() ? "but that all ranks are there" : "no sign of life of " + dead,
                           coordinator->waiting_for()));
 }
 

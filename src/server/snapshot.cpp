@@ -13,8 +13,6 @@ Snapshot::Snapshot(const RunPlan& plan, int server)
 
 void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
   if (!checkpoint_due(plan_, steps)) return;
-  // A disk that is slower than the checkpoints come holds training up: copies must not pile up in memory.
-  if (!copies_.contains(steps) && !writing_.empty()) writing_.back().wait();
   Copy& copy = copies_[steps];
   for (TensorSlice slice : shard.slices(part)) {
     copy.values.emplace_back(slice.data, slice.data + slice.rows * slice.columns);

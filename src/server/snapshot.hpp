@@ -17,12 +17,17 @@ class Snapshot {
  public:
   Snapshot(const RunPlan& plan, int server);
 
-  /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then; waits first while
-  /// the checkpoint before is still being written.
+  /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then.
   void part_at_step(Shard& shard, int64_t part, int64_t steps);
 
   /// Files that became durable since the last call. Throws what the writing ended with.
   std::vector<CheckpointWritten> take_written();
+
+  /// A file is being written, which may take longer than anything else.
+  bool is_writing() const { return !writing_.empty(); }
+  /// A disk that is slower than the checkpoints come holds training up: no updates meanwhile, or copies would pile up
+  /// in memory.
+  bool holds_updates() const { return is_writing() && !copies_.empty(); }
 
  private:
   struct Copy {

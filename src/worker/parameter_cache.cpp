@@ -201,7 +201,8 @@ bool ParameterCache::advance_pull(int64_t index, Ahead& ahead) {
 }
 
 /// True once what is needed is on its way to the slot of the node, or there. Fetches it if no other worker does; only a
-/// version that is published is claimed, so that nobody waits for a worker that has other things to do.
+/// version that is published is claimed, so that nobody waits for a server through another worker. (Who claims ahead,
+/// beside computing, moves the pull on between blocks.)
 bool ParameterCache::find_on_node(int64_t index, Ahead& ahead) {
   const auto [version, rule, predicted] = ahead.need;
   if (ahead.fetches) return true;

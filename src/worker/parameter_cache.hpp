@@ -31,8 +31,8 @@ namespace hat {
 ///   - version t lies where version t - (S + 2) was, and v is younger. (Nor would t + 1 touch it: one slot to spare)
 ///   - validation and the sample use version t at a pause: every push is applied, and nothing is leased for training
 ///     before they have reported
-///   - the lease of the next unit is known before the backward pass, but opens no slot, and nothing is prefetched: what
-///     it needs is looked up in `acquire`, when the pass before has ended
+///   - the lease of the next unit may come at any time, but opens no slot, and nothing is prefetched: what it needs is
+///     looked up in `acquire`, when the pass before has ended
 /// A slot of a NodeSlots is written for version v only when v is published, so the same holds for what lies in it.
 /// The server progresses inside this worker's calls of Waiting, on the same thread: what it wrote is seen, and slots
 /// are opened only there. With unbounded staleness any push may open a slot, so copies stay. `version`, which is asked

@@ -49,7 +49,7 @@ struct Cluster {
   bool barrier = false;
 
   /// The step that must be done before units of `step` begin; negative: none.
-  int64_t needed(int64_t step) const { return unbounded ? -1 : step - 1 - (step < sync_steps ? 0 : staleness); }
+  int64_t needed(int64_t step) const { return unbounded ? -1 : oldest_late_version(step, staleness, sync_steps) - 1; }
 };
 
 /// Virtual time until all steps are done.
@@ -448,7 +448,8 @@ TEST_F(DispatchTest, AWorkerThatSeemsQuickDoesNotTakeAll) {
                   static_cast<long>(sequences), static_cast<long>(lie), 100 * time / honest,
                   1600 * work[0] / total_cost(steps, cluster.steps));
       EXPECT_LE(time, 1.05 * honest) << "unit " << lie;
-      EXPECT_LE(work[0], 1.3 * total_cost(steps, cluster.steps) / 16);
+      // Of two sequences a step a long one more or less is chance; whoever takes all has sixteen shares.
+      EXPECT_LE(work[0], (sequences > 2 ? 1.3 : 2.0) * total_cost(steps, cluster.steps) / 16);
     }
   }
 }

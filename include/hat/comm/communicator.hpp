@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,8 +59,9 @@ class Communicator {
   std::vector<int> node_of_rank() const;
 
   void barrier() const;
-  /// Like barrier, but leaves the core to others while it waits, and throws Error naming `what` after `timeout_s`.
-  void wait_barrier(double timeout_s, const std::string& what) const;
+  /// Like barrier, but leaves the core to others while it waits, and throws Error naming `what` after `timeout_s` in
+  /// which `hears` said no.
+  void wait_barrier(double timeout_s, const std::string& what, const std::function<bool()>& hears = {}) const;
   int64_t all_reduce_max(int64_t value) const;
   double all_reduce_sum(double value) const;
   /// Text of the root, on all ranks.

@@ -244,7 +244,7 @@ struct WorkerSummary {
 /// server notices nothing.)
 struct Alive {
   static constexpr MessageKind kKind = MessageKind::alive;
-  bool computes = false;  ///< a worker inside a unit: the run goes on. Otherwise it waits as others do
+  bool computes = false;  ///< a worker inside a unit, a server that writes a file: the run goes on
   template <class F>
   void fields(F& f) {
     f(computes);

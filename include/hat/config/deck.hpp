@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -200,5 +201,11 @@ struct Deck {
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
 inline constexpr int64_t kUnbounded = -1;
+
+/// The oldest version on which step `step` may be computed where blocks are late by `staleness` >= 0 behind the first
+/// `sync_steps`: behind those never an older one than the last of them had. Below 0: any.
+inline int64_t oldest_late_version(int64_t step, int64_t staleness, int64_t sync_steps) {
+  return std::max(std::min(step, sync_steps - 1), step - (step < sync_steps ? 0 : staleness));
+}
 
 }  // namespace hat

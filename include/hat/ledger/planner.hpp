@@ -61,7 +61,7 @@ class Planner {
   /// The step that must be done before units of `step` begin; -1: none.
   int64_t needed_by(int64_t step) const {
     if (options_.staleness == kUnbounded) return -1;
-    return step - 1 - (step < options_.sync_steps ? 0 : options_.staleness);
+    return oldest_late_version(step, options_.staleness, options_.sync_steps) - 1;
   }
   bool has_barrier() const { return options_.before_barrier < 1; }
   /// What has been leased will be done, as far as can be told:
