@@ -22,14 +22,15 @@ make_two_hosts() {
     { echo "knows how to start Open MPI only" && return 1; }
   ip netns add "$host_a" 2>"$hosts_folder/ip.log" ||
     { echo "cannot make network namespaces: $(cat "$hosts_folder/ip.log")" && return 1; }
-  ip netns add "$host_b"
+  ip netns add "$host_b" 2>"$hosts_folder/ip.log" ||
+    { echo "cannot make a second network namespace: $(cat "$hosts_folder/ip.log")" && return 1; }
   ip link add va$$ netns "$host_a" type veth peer name vb$$ netns "$host_b" 2>"$hosts_folder/ip.log" ||
     { echo "cannot make a veth pair: $(cat "$hosts_folder/ip.log")" && return 1; }
-  ip -n "$host_a" addr add "$net.1/24" dev va$$
-  ip -n "$host_b" addr add "$net.2/24" dev vb$$
-  for namespace in "$host_a" "$host_b"; do ip -n "$namespace" link set lo up; done
-  ip -n "$host_a" link set va$$ up
-  ip -n "$host_b" link set vb$$ up
+  # One chain: whoever sources this may call it where set -e does not count.
+  { ip -n "$host_a" addr add "$net.1/24" dev va$$ && ip -n "$host_b" addr add "$net.2/24" dev vb$$ &&
+    ip -n "$host_a" link set lo up && ip -n "$host_b" link set lo up &&
+    ip -n "$host_a" link set va$$ up && ip -n "$host_b" link set vb$$ up; } 2>"$hosts_folder/ip.log" ||
+    { echo "cannot set up the link: $(cat "$hosts_folder/ip.log")" && return 1; }
   if [[ -n ${2:-} ]]; then
     for namespace in "$host_a va$$" "$host_b vb$$"; do
       # shellcheck disable=SC2086  # a namespace and its end of the link

@@ -38,14 +38,6 @@ std::optional<std::filesystem::path> deck_file(const std::string& deck) {
   return deck.empty() ? std::nullopt : std::optional<std::filesystem::path>(deck);
 }
 
-std::string bench_option_name(const OptionSet& keys, const std::string& option) {
-  return keys.place(option) == "command line" ? "--" + option : keys.name(option);
-}
-
-InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason) {
-  return {keys.place(option), bench_option_name(keys, option), reason};
-}
-
 void check_bytes(const Machine& machine, const std::string& what, double bytes) {
   if (machine.available_bytes == 0 || bytes <= static_cast<double>(machine.available_bytes)) return;
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;

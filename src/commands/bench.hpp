@@ -38,12 +38,6 @@ void add_bench_options(CLI::App& command, OptionSet& keys, BenchOptions& options
 /// The file of a deck that need not be named.
 std::optional<std::filesystem::path> deck_file(const std::string& deck);
 
-/// Name of an option of the bench (`keys`) at the place where it was set or could have been: --lengths,
-/// HAT_BENCH_LENGTHS, bench.lengths.
-std::string bench_option_name(const OptionSet& keys, const std::string& option);
-/// Error about an option of the bench, named like that.
-InputError bad_bench_option(const OptionSet& keys, const std::string& option, const std::string& reason);
-
 /// Threads to use on this machine: --threads, the deck's if it sets worker.threads, or all cores. More than there are
 /// cores is allowed.
 int threads_to_use(const BenchOptions& options, const Machine& machine);

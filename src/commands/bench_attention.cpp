@@ -143,10 +143,10 @@ MeasuredLength measure(const AttentionBenchOptions& options, Element arithmetic,
 
 void check(const OptionSet& keys, const AttentionBenchOptions& options) {
   if (options.head_size % 2 != 0) {
-    throw bad_bench_option(keys, "head_size", fmt::format("{} is odd; it must be even", options.head_size));
+    throw keys.error("head_size", fmt::format("{} is odd; it must be even", options.head_size));
   }
   if (options.kv_heads > 0 && options.heads % options.kv_heads != 0) {
-    throw bad_bench_option(keys, "kv_heads", fmt::format("{} do not divide {} heads", options.kv_heads, options.heads));
+    throw keys.error("kv_heads", fmt::format("{} do not divide {} heads", options.kv_heads, options.heads));
   }
 }
 

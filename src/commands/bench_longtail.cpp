@@ -41,11 +41,11 @@ class BenchFolder {
     if (is_kept_) {
       path_ = fs::absolute(keep);
       if (fs::exists(path_) && !(fs::is_directory(path_) && fs::is_empty(path_))) {
-        throw bad_bench_option(keys, "keep", path_.string() + " exists and is no empty folder");
+        throw keys.error("keep", path_.string() + " exists and is no empty folder");
       }
       std::error_code error;
       fs::create_directories(path_, error);
-      if (error) throw bad_bench_option(keys, "keep", path_.string() + ": " + error.message());
+      if (error) throw keys.error("keep", path_.string() + ": " + error.message());
       return;
     }
     std::string name = (fs::temp_directory_path() / "hat-bench-XXXXXX").string();

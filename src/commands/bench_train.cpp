@@ -79,8 +79,8 @@ std::vector<int64_t> lengths_of(const TrainBenchOptions& options, const OptionSe
   for (const std::string& text : options.lengths) {
     std::string value = text;
     if (!integer_in(1, kMostTokens)(value).empty()) {
-      throw bad_bench_option(keys, "lengths",
-                             fmt::format("'{}' is neither fixed, long_tail nor a list of lengths in tokens", text));
+      throw keys.error("lengths",
+                       fmt::format("'{}' is neither fixed, long_tail nor a list of lengths in tokens", text));
     }
     lengths.push_back(std::stoll(value));
   }
@@ -147,15 +147,13 @@ void check_lengths(const OptionSet& bench_keys, const OptionSet& keys, const Dec
                    const std::vector<int64_t>& lengths) {
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (tokens > kMostTokens) {
-    throw bad_bench_option(
-        bench_keys, "lengths",
-        fmt::format("{} tokens are more than the {} of a step", with_commas(tokens), with_commas(kMostTokens)));
+    throw bench_keys.error("lengths", fmt::format("{} tokens are more than the {} of a step", with_commas(tokens),
+                                                  with_commas(kMostTokens)));
   }
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   if (longest <= deck.model.max_length) return;
-  throw InputError(
-      keys.place("model.max_length"), "model.max_length",
-      fmt::format("{} is less than the longest document of the bench, {} tokens", deck.model.max_length, longest));
+  throw keys.error("model.max_length", fmt::format("{} is less than the longest document of the bench, {} tokens",
+                                                   deck.model.max_length, longest));
 }
 
 /// Bytes of everything that a step on these documents needs.

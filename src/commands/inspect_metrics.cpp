@@ -45,27 +45,37 @@ struct BlockTotal {
 /// What a sound file has in a column. A metrics.h5 may be anybody's.
 enum class Sound {
   count,             ///< whole numbers from 0, which a double holds exactly
-  count_or_unknown,  ///< or NaN
+  tally,             ///< counts that are added up, so that a double holds even the sum of the column
+  tally_or_unknown,  ///< or NaN
   amount,            ///< numbers from 0 (differences of sums: up to rounding)
   amount_or_unknown,
 };
 
+constexpr double kMostCount = 9007199254740992;  // 2^53
+
+bool is_tally(Sound sound) { return sound == Sound::tally || sound == Sound::tally_or_unknown; }
+
 std::string problem_of(double value, Sound sound) {
-  constexpr double kMostCount = 9007199254740992;  // 2^53
   constexpr double kRounding = 1e-6;
-  const bool is_count = sound == Sound::count || sound == Sound::count_or_unknown;
-  const bool may_be_unknown = sound == Sound::count_or_unknown || sound == Sound::amount_or_unknown;
+  const bool is_count = sound == Sound::count || is_tally(sound);
+  const bool may_be_unknown = sound == Sound::tally_or_unknown || sound == Sound::amount_or_unknown;
   if (std::isnan(value) && may_be_unknown) return {};
   if (is_count && !(value >= 0 && value <= kMostCount && value == std::floor(value))) return "is no count";
   if (!std::isfinite(value)) return "is not a finite number";
   return value < -kRounding ? "is negative" : "";
 }
 
-/// A column of a table of `file`. Throws InputError naming the first row that is no sound one.
+/// A column of a table of `file`. Throws InputError naming the first row that is no sound one, or too much with those
+/// before.
 std::vector<double> column(const hdf5::File& file, const std::string& table, const std::string& name, Sound sound) {
   std::vector<double> values = MetricsTableReader(file, table).column(name);
+  double sum = 0;
   for (size_t row = 0; row < values.size(); ++row) {
-    const std::string problem = problem_of(values[row], sound);
+    std::string problem = problem_of(values[row], sound);
+    if (problem.empty() && is_tally(sound) && !std::isnan(values[row])) {
+      sum += values[row];
+      if (sum > kMostCount) problem = "is too much: all rows together are no count";
+    }
     if (problem.empty()) continue;
     throw InputError(file.path(), fmt::format("/{}/{}", table, name),
                      fmt::format("row {}, {}, {}", row, values[row], problem));
@@ -76,8 +86,8 @@ std::vector<double> column(const hdf5::File& file, const std::string& table, con
 std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
   const auto of = [&file](const char* name, Sound sound) { return column(file, "step_workers", name, sound); };
   const std::vector<double> worker = of("worker", Sound::count);
-  const std::vector<double> units = of("units", Sound::count);
-  const std::vector<double> tokens = of("tokens", Sound::count);
+  const std::vector<double> units = of("units", Sound::tally);
+  const std::vector<double> tokens = of("tokens", Sound::tally);
   const std::vector<double> mpi = of("mpi_seconds", Sound::amount);
   const std::vector<double> transfer = of("barrier_transfer_seconds", Sound::amount);
   std::vector<std::vector<double>> seconds;
@@ -98,10 +108,10 @@ std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
 std::vector<BlockTotal> block_totals(const hdf5::File& file, const std::vector<std::string>& names) {
   const auto of = [&file](const char* name, Sound sound) { return column(file, "step_blocks", name, sound); };
   const std::vector<double> block = of("block", Sound::count);
-  const std::vector<double> part_pushes = of("part_pushes", Sound::count);
-  const std::vector<double> pushes = of("pushes", Sound::count_or_unknown);
-  const std::vector<double> against = of("pushes_against", Sound::count_or_unknown);
-  const std::vector<double> over_limit = of("pushes_over_limit", Sound::count);
+  const std::vector<double> part_pushes = of("part_pushes", Sound::tally);
+  const std::vector<double> pushes = of("pushes", Sound::tally_or_unknown);
+  const std::vector<double> against = of("pushes_against", Sound::tally_or_unknown);
+  const std::vector<double> over_limit = of("pushes_over_limit", Sound::tally);
   const std::vector<double> least = of("staleness_min", Sound::amount_or_unknown);
   const std::vector<double> middle = of("staleness_median", Sound::amount_or_unknown);
   const std::vector<double> most = of("staleness_max", Sound::amount_or_unknown);
@@ -272,7 +282,7 @@ void add_accounts(const fs::path& run, Inspection& result) {
     if (std::adjacent_find(step.begin(), step.end(), std::greater_equal<>()) != step.end()) {
       throw InputError(file.path(), "/steps/step", "the steps do not ascend");
     }
-    const std::vector<double> recomputed = column(file, "steps", "recomputed", Sound::count);
+    const std::vector<double> recomputed = column(file, "steps", "recomputed", Sound::tally);
     const std::map<int64_t, WorkerTotal> workers = worker_totals(file);
     const std::vector<BlockTotal> blocks = block_totals(file, names);
     result.data["measured_steps"] = steps;

@@ -24,6 +24,7 @@ constexpr int64_t kArticleLongest = 8192;
 constexpr int64_t kShortestTop = 2048;  // where the longest class begins
 constexpr int64_t kMostCount = 1'000'000;
 constexpr int64_t kValidationDocuments = 32;
+constexpr int64_t kMostDocuments = 10'000'000;  // of a training
 
 /// What is wrong with an option, while nobody knows yet where it came from.
 struct BadOption {
@@ -105,15 +106,14 @@ std::vector<int64_t> lengths_of(const std::string& lengths, int64_t documents, u
 }
 
 std::vector<int64_t> real_lengths(const std::string& lengths, int64_t documents, const Deck& deck, uint64_t stream) {
-  std::vector<int64_t> real =
-      scaled_down(lengths_of(lengths, documents, deck.seed + stream), deck.emulation.length_scale);
-  const int64_t longest = *std::max_element(real.begin(), real.end());
-  if (longest > deck.model.max_length) {
-    throw InputError("deck", "model.max_length",
-                     fmt::format("{} is less than the longest document of lengths {}, {} tokens", deck.model.max_length,
-                                 lengths, longest));
-  }
-  return real;
+  return scaled_down(lengths_of(lengths, documents, deck.seed + stream), deck.emulation.length_scale);
+}
+
+int64_t longest_document(const LongtailData& data, const Deck& deck) {
+  const std::vector<int64_t> train = training_lengths(data, deck);
+  const std::vector<int64_t> validation = validation_lengths(data, deck);
+  return std::max(*std::max_element(train.begin(), train.end()),
+                  *std::max_element(validation.begin(), validation.end()));
 }
 
 /// Block whose first use is nearest to this relative depth in FLOP, the lowest of several.
@@ -126,9 +126,9 @@ size_t nearest_block(const Deck& deck, size_t blocks, double depth) {
 }
 
 /// Lists the runs group by group.
-class Planner {
+class LongtailPlanner {
  public:
-  Planner(const LongtailOptions& options, const DeckMaker& decks, int ranks, std::filesystem::path folder)
+  LongtailPlanner(const LongtailOptions& options, const DeckMaker& decks, int ranks, std::filesystem::path folder)
       : options_(options), decks_(decks), ranks_(ranks), folder_(std::move(folder)) {
     for (const std::string& text : options.policies) {
       if (text != "none") policies_.push_back(parse_policy(text));
@@ -170,6 +170,13 @@ class Planner {
       found = plan_.data.insert(
           found,
           {.lengths = lengths, .documents = documents, .file = folder_ / fmt::format("{}-{}.h5", lengths, documents)});
+      const int64_t longest = longest_document(*found, base());
+      const int64_t most = base().model.max_length;
+      if (longest > most) {
+        throw decks_.error(
+            "model.max_length",
+            fmt::format("{} is less than the longest document of lengths {}, {} tokens", most, lengths, longest));
+      }
     }
     return found->file;
   }
@@ -188,6 +195,12 @@ class Planner {
                                      policy.text, std::max(1, run.workers), servers(), ranks_));
     }
     const int64_t step_sequences = sequences * all_workers;
+    if (step_sequences > kMostDocuments / options_.steps) {
+      const bool steps_fit = step_sequences <= kMostDocuments / 1000;
+      refuse(steps_fit ? "steps" : "sequences",
+             fmt::format("{} steps of {} sequences for each of {} workers are more than {} documents", options_.steps,
+                         sequences, all_workers, kMostDocuments));
+    }
     run.folder = folder_ / fmt::format("run-{:03}", runs_++);
     Settings settings = settings_of(policy, staleness);
     const std::string data = data_file(lengths, options_.steps * step_sequences).string();
@@ -213,6 +226,7 @@ class Planner {
     const bool never_late = policy.mode == "sync" || staleness == "0" || policy.barriers == "all";
     const bool no_steps = staleness == kNoBound;
     const bool not_exact = policy.mode == "async" && !async_is_exact();
+    const StalenessLimitConfig& limit = deck.staleness_limit;
     const auto switch_off = [&](const char* key, const char* value) {
       off.push_back({key, value, "policies", /*overrides=*/true});
     };
@@ -222,6 +236,9 @@ class Planner {
     if (deck.optimizer.momentum_rule == MomentumRule::staleness && never_late) {
       switch_off("optimizer.momentum_rule", "fixed");
     }
+    if (limit.versions > 0 && !no_steps) switch_off("staleness.limit", "0");
+    if (limit.seconds > 0 && !no_steps) switch_off("staleness.limit_s", "0");
+    if (limit.action != OverLimit::apply && !no_steps) switch_off("staleness.over_limit", "apply");
     return off;
   }
 
@@ -290,19 +307,7 @@ class Planner {
   }
 
   /// Whether mode async has the rule exact in this deck.
-  bool async_is_exact() {
-    if (!async_is_exact_) {
-      Settings async{{"mode", "async", "policies"},
-                     {"staleness", "1", "staleness"},
-                     {"staleness.predict", "false", "policies", /*overrides=*/true},
-                     {"staleness.compensation", "0", "policies", /*overrides=*/true},
-                     {"staleness.sync_steps", "0", "policies", /*overrides=*/true}};
-      const Settings length = length_of_run("not-yet", 1);
-      async.insert(async.end(), length.begin(), length.end());
-      async_is_exact_ = decks_.make(async).first.staleness_rule == StalenessRule::exact;
-    }
-    return *async_is_exact_;
-  }
+  bool async_is_exact() { return decks_.is_set("staleness.rule") && base().staleness_rule == StalenessRule::exact; }
 
   /// The deck without what a run sets.
   const Deck& base() {
@@ -317,7 +322,6 @@ class Planner {
   std::filesystem::path folder_;
   std::vector<Policy> policies_;
   std::optional<Deck> base_;
-  std::optional<bool> async_is_exact_;
   int runs_ = 0;
   LongtailPlan plan_;
 };
@@ -329,6 +333,7 @@ struct DeckMaker::Parsed {
   explicit Parsed(std::vector<std::string> arguments) {
     add_deck_keys(options, deck);
     app.add_option("deck", file);
+    refuse_values_of_negations(app, arguments);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     try {
       app.parse(arguments);
@@ -371,14 +376,21 @@ void refuse_if_set(const OptionSet& options, const std::string& key, const std::
 
 DeckMaker::DeckMaker(std::vector<std::string> arguments, const OptionSet& bench_keys)
     : arguments_(std::move(arguments)), bench_keys_(bench_keys) {
-  Parsed parsed(arguments_);
-  file_ = parsed.file;
+  const auto user = std::make_shared<Parsed>(arguments_);
+  file_ = user->file;
   if (file_.empty()) {
     throw InputError("command line", "deck",
                      "is needed: one with a model and emulated devices, such as inputs/bench_longtail.toml");
   }
-  parsed.options.load(file_);
-  for (const auto& [key, option] : kOwnKeys) refuse_if_set(parsed.options, key, option);
+  user->options.load(file_);
+  for (const auto& [key, option] : kOwnKeys) refuse_if_set(user->options, key, option);
+  user_ = user;
+}
+
+bool DeckMaker::is_set(const std::string& key) const { return !user_->options.is_default(key); }
+
+InputError DeckMaker::error(const std::string& key, const std::string& reason) const {
+  return user_->options.error(key, reason);
 }
 
 std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
@@ -389,11 +401,10 @@ std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
     if (!setting.overrides) refuse_if_set(options, setting.key, setting.option);
   }
   for (const Setting& setting : settings) {
-    std::string where = setting.option.empty() ? "hat bench longtail" : bench_keys_.place(setting.option);
-    if (!setting.option.empty() && setting.option != setting.key) {
-      where += ": " + bench_option_name(bench_keys_, setting.option);
-    }
-    options.set(setting.key, setting.value, where);
+    const bool asked = !setting.option.empty();
+    options.set(
+        setting.key, setting.value,
+        asked ? bench_keys_.place(setting.option) + ": " + bench_keys_.name(setting.option) : "hat bench longtail");
   }
   resolve_presets(options, parsed.deck);
   return {parsed.deck, options.effective()};
@@ -402,9 +413,9 @@ std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
 LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,
                            const std::filesystem::path& folder) {
   try {
-    return Planner(options, decks, ranks, folder).plan();
+    return LongtailPlanner(options, decks, ranks, folder).plan();
   } catch (const BadOption& bad) {
-    throw bad_bench_option(keys, bad.option, bad.reason);
+    throw keys.error(bad.option, bad.reason);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,10 @@ class DeckMaker {
   DeckMaker(std::vector<std::string> arguments, const OptionSet& bench_keys);
 
   const std::string& deck_file() const { return file_; }
+  /// Whether the user has set a key, in any place.
+  bool is_set(const std::string& key) const;
+  /// An error about the value that a key has from the user or by default, to be thrown.
+  InputError error(const std::string& key, const std::string& reason) const;
   /// Throws InputError as `hat train` would, and when the command line or the environment sets a key of `settings`.
   std::pair<Deck, std::string> make(const Settings& settings) const;
 
@@ -82,20 +87,20 @@ class DeckMaker {
   std::vector<std::string> arguments_;
   const OptionSet& bench_keys_;
   std::string file_;
+  std::shared_ptr<const Parsed> user_;  // what the user has set, and nothing else
 };
 
-/// The trainings asked for on `ranks` ranks, with run folders and data files in `folder`. Throws InputError on what
-/// cannot be had, naming where the option came from (`keys`: those of the bench); reads and writes nothing but the
-/// deck.
 struct LongtailPlan {
   std::vector<LongtailData> data;
   std::vector<LongtailGroup> groups;
 };
+
+/// The trainings asked for on `ranks` ranks, with run folders and data files in `folder`. Throws InputError on what
+/// cannot be had, naming where the option came from (`keys`: those of the bench). Writes nothing.
 LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,
                            const std::filesystem::path& folder);
 
-/// Real lengths of the training documents, in tokens: the distribution's, divided by the deck's length_scale. Throws
-/// InputError when the deck's model is too short for the longest.
+/// Real lengths of the training documents, in tokens: the distribution's, divided by the deck's length_scale.
 std::vector<int64_t> training_lengths(const LongtailData& data, const Deck& deck);
 /// Of the validation documents: 32 of the same distribution.
 std::vector<int64_t> validation_lengths(const LongtailData& data, const Deck& deck);

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "hat/checkpoint/checkpoint_survey.hpp"
+#include "hat/comm/mpi_environment.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/io/durable.hpp"
@@ -30,6 +31,19 @@ void check_holds_no_run(const Deck& deck) {
   if (deck.resume || !holds_run(deck.output)) return;
   throw InputError(deck.output, "output",
                    "already holds a run; choose another folder, or continue that run with --resume");
+}
+
+/// Belongs to the rank that tells why the run failed, until status.json does.
+fs::path failure_claim(const fs::path& run) { return run / ".hat-failure"; }
+
+bool failure_is_noted(const fs::path& run) noexcept {
+  try {
+    std::ifstream file(run / "status.json");
+    const auto status = nlohmann::json::parse(file, nullptr, false);
+    return status.is_object() && status.value("status", "") == "failed";
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 void write_status(const fs::path& run, const nlohmann::json& status) {
@@ -120,28 +134,40 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
   };
   make(run);
   auto lock = std::make_unique<RunFolderLock>(run);
-  check_holds_no_run(plan.deck);  // of another process that began at the same time
+  check_holds_no_run(plan.deck);   // of another process that began at the same time
+  fs::remove(failure_claim(run));  // of an earlier start, whose failure could not be noted
   make(run / "checkpoints");
   write_file_durably(run / "deck.toml", plan.deck_text);
   write_status(run, {{"status", "running"}});  // a failure of an earlier start is no longer one
   return lock;
 }
 
+bool may_tell_failure(const fs::path& run, int rank) noexcept {
+  constexpr double kPatience_s = 6;
+  constexpr unsigned kPause_us = 20'000;
+  const std::string claim = failure_claim(run).string();
+  const int file = ::open(claim.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int error = errno;
+  if (file >= 0) {
+    ::close(file);
+    // The first one takes its claim back when the reason is noted: this rank may be later than that.
+    if (!failure_is_noted(run)) return true;
+    ::unlink(claim.c_str());
+    return false;
+  }
+  if (error != EEXIST) let_lower_ranks_speak(rank);
+  for (const double begin_s = now_s(); error == EEXIST && now_s() - begin_s < kPatience_s; ::usleep(kPause_us)) {
+    if (failure_is_noted(run)) return false;
+  }
+  return !failure_is_noted(run);
+}
+
 void note_failure(const fs::path& run, const std::string& reason) noexcept {
   try {
     write_status(run, {{"status", "failed"}, {"reason", reason}});
+    fs::remove(failure_claim(run));
   } catch (const std::exception&) {
     // `reason` stands on stderr already, and often says why this failed as well (a full disk): one line is enough.
-  }
-}
-
-bool failure_is_noted(const fs::path& run) noexcept {
-  try {
-    std::ifstream file(run / "status.json");
-    const auto status = nlohmann::json::parse(file, nullptr, false);
-    return status.is_object() && status.value("status", "") == "failed";
-  } catch (const std::exception&) {
-    return false;
   }
 }
 

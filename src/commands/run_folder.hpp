@@ -30,11 +30,13 @@ class RunFolderLock {
 /// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running").
 std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
 
-/// status.json says that the run failed, and why, as far as it still can be written.
-void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
+/// For a rank that cannot go on: whether it is the one to tell why. The first one is: it has seen the cause, the others
+/// mostly its consequences. The others get their answer once the reason is noted, or after some seconds: then they tell
+/// what they have seen, rather than nobody anything. Where the folder cannot be seen or is full, lower ranks are first.
+bool may_tell_failure(const std::filesystem::path& run, int rank) noexcept;
 
-/// A rank has done so already. The first one tells the cause; what the others see are mostly its consequences.
-bool failure_is_noted(const std::filesystem::path& run) noexcept;
+/// status.json says that the run failed, and why, as far as it still can be written. For the rank that may tell.
+void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
 
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);

@@ -49,9 +49,8 @@ void add_keys(OptionSet& keys, TokenizeOptions& options) {
 
 /// Refuses an output that cannot or must not be written, before any input is read.
 void check_output(const OptionSet& keys, const TokenizeOptions& options) {
-  const std::string& place = keys.place("output");
   const auto refuse = [&](const std::string& reason) {
-    throw InputError(place, "output", fmt::format("{}: {}", options.output, reason));
+    throw keys.error("output", fmt::format("{}: {}", options.output, reason));
   };
   if (options.output.empty()) refuse("a file name is needed");
   const fs::path output = options.output;
@@ -69,7 +68,7 @@ void check_not_an_input(const OptionSet& keys, const TokenizeOptions& options, c
   const fs::path output = resolved(options.output);
   for (const CorpusFile& file : files) {
     if (resolved(file.path) == output) {
-      throw InputError(keys.place("output"), "output", fmt::format("{} is one of the inputs", options.output));
+      throw keys.error("output", fmt::format("{} is one of the inputs", options.output));
     }
   }
 }
@@ -96,7 +95,7 @@ ExitCode tokenize(OptionSet& keys, const TokenizeOptions& options) {
   const auto tokenizer = make_tokenizer(options.tokenizer, keys.place("tokenizer"));
   check_output(keys, options);
   if (options.separator.find('\n') != std::string::npos) {
-    throw InputError(keys.place("separator"), "separator", "is one line, without its end");
+    throw keys.error("separator", "is one line, without its end");
   }
   CorpusOptions corpus{std::nullopt, options.include, options.exclude, options.text_key};
   if (!options.separator.empty()) corpus.separator = options.separator;

@@ -314,8 +314,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     run_roles(setup, world, node_of_rank, result);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
-    let_lower_ranks_speak(world.rank());
-    if (!failure_is_noted(setup.plan.deck.output)) {
+    if (may_tell_failure(setup.plan.deck.output, world.rank())) {
       const std::string line =
           fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
       fmt::print(stderr, "hat: {}{}\n", line, failure_note);

@@ -25,15 +25,26 @@ std::vector<std::string> known_words(const CLI::App& app) {
 
 }  // namespace
 
-void refuse_values_of_negations(const std::vector<std::string>& arguments) {
+void refuse_values_of_negations(const CLI::App& app, const std::vector<std::string>& arguments) {
   const std::string prefix = "--no-";
-  for (const std::string& argument : arguments) {
-    const size_t end = argument.find('=');
-    if (argument == "--") return;
-    if (!argument.starts_with(prefix) || end == std::string::npos) continue;
-    throw InputError(
-        "command line", argument.substr(0, end),
-        fmt::format("takes no value; write --{}=true or =false", argument.substr(prefix.size(), end - prefix.size())));
+  const CLI::App* command = &app;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--") return;
+    if (!word.starts_with("--")) {
+      const auto named = command->get_subcommands([&word](const CLI::App* c) { return c->check_name(word); });
+      if (!named.empty()) command = named.front();
+      continue;
+    }
+    const size_t end = word.find('=');
+    const std::string name = word.substr(0, end);
+    const CLI::Option* option = command->get_option_no_throw(name);
+    if (option == nullptr) continue;
+    const bool is_flag = option->get_expected_max() == 0;
+    if (!is_flag && end == std::string::npos) ++i;  // the next word is its value
+    if (!is_flag || end == std::string::npos || !name.starts_with(prefix)) continue;
+    throw InputError("command line", name,
+                     fmt::format("takes no value; write --{}=true or =false", name.substr(prefix.size())));
   }
 }
 

@@ -202,7 +202,8 @@ void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
   options
       .add("max_delay", cutting.max_delay_s,
            "A unit of several sequences, on demand, costs at most so many seconds of its worker, as far as they are "
-           "known")
+           "known; but it is filled to 512 tokens all the same, and takes a rest of the step along that is too little "
+           "for a unit of its own")
       ->check(real_in(0, 1e6, Ends::without_least));
   options.add_named<ShardRule>("shard.rule", cutting.shard_rule,
                                {{"delay", ShardRule::delay}, {"article", ShardRule::article}},
@@ -262,7 +263,7 @@ void add_staleness_limit_keys(OptionSet& options, StalenessLimitConfig& limit) {
 
 /// Throws the error for a key, naming where the user set it or could have.
 [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
-  throw InputError(options.place(key), key, reason);
+  throw options.error(key, reason);
 }
 
 void fill_presets(const OptionSet& options, Deck& deck) {

@@ -40,7 +40,7 @@ void add_delay_keys(OptionSet& options, Deck& deck) {
 
 void check_delay(const OptionSet& options, const Deck& deck) {
   const auto refuse = [&options](const std::string& key, const std::string& reason) {
-    throw InputError(options.place(key), key, reason);
+    throw options.error(key, reason);
   };
   const bool unbounded = deck.staleness == kUnbounded;
   const bool by_staleness = deck.optimizer.momentum_rule == MomentumRule::staleness;

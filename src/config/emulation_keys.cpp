@@ -66,7 +66,7 @@ void add_network_keys(OptionSet& options, EmulatedNetworkConfig& network) {
 }
 
 [[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
-  throw InputError(options.place(key), key, reason);
+  throw options.error(key, reason);
 }
 
 /// `key` differs from its default, but only counts together with what is `needed`.

@@ -17,6 +17,7 @@ namespace hat {
 namespace {
 
 constexpr std::string_view kVariablePrefix = "HAT_";
+const std::string kCommandLine = "command line";
 
 std::string variable_name(const std::string& deck_key) {
   std::string name(kVariablePrefix);
@@ -150,7 +151,9 @@ void OptionSet::apply(const Entry& entry, const std::vector<std::string>& values
 
 void OptionSet::load(const std::optional<std::filesystem::path>& deck_file) {
   for (Entry& entry : entries_) {
-    if (entry.option->count() > 0) entry.origin = "command line";
+    if (entry.option->count() == 0) continue;
+    entry.origin = kCommandLine;
+    entry.nearness = Nearness::command_line;
   }
   load_environment();
   if (deck_file) load_deck(*deck_file);
@@ -169,19 +172,21 @@ void OptionSet::load_environment() {
       for (const Entry& entry : entries_) known.push_back(variable(entry.key));
       throw InputError("environment", name, unknown_reason("variable", closest_match(name, known)));
     }
-    if (found->origin != "default") continue;
+    if (found->nearness != Nearness::default_value) continue;
     const std::string value(text.substr(std::min(text.size(), name.size() + 1)));
     if (value.empty() && found->text().front() != '"') {
       throw InputError("environment", name, "is empty; unset it to use the default");
     }
     apply(*found, {value}, "environment", name, "");
     found->origin = "environment";
+    found->nearness = Nearness::environment;
   }
 }
 
 void OptionSet::load_deck(const std::filesystem::path& deck_file) {
-  deck_name_ = deck_file.string();
-  for (const DeckEntry& line : parse_deck(read_deck_file(deck_file), deck_name_)) {
+  const std::string name = deck_file.string();
+  deck_name_ = name;
+  for (const DeckEntry& line : parse_deck(read_deck_file(deck_file), name)) {
     const std::string note = fmt::format(" (line {})", line.line);
     const auto found = std::find_if(entries_.begin(), entries_.end(),
                                     [&](const Entry& entry) { return deck_key(entry.key) == line.key; });
@@ -189,16 +194,17 @@ void OptionSet::load_deck(const std::filesystem::path& deck_file) {
       if (is_known_elsewhere(line.key, &Published::deck_keys)) continue;
       refuse_unknown_key(line.key, line.line);
     }
-    if (found->origin != "default") continue;  // the command line or the environment has set it
+    if (found->nearness != Nearness::default_value) continue;  // the command line or the environment has set it
     if (line.is_list && found->kind != Kind::list) {
-      throw InputError(deck_name_, line.key, "takes one value, not a list" + note);
+      throw InputError(name, line.key, "takes one value, not a list" + note);
     }
-    if (line.values.empty()) throw InputError(deck_name_, line.key, "the list is empty" + note);
+    if (line.values.empty()) throw InputError(name, line.key, "the list is empty" + note);
     if (line.values.front().empty() && found->text().front() != '"') {
-      throw InputError(deck_name_, line.key, "the value is empty" + note);
+      throw InputError(name, line.key, "the value is empty" + note);
     }
-    apply(*found, line.values, deck_name_, line.key, note);
-    found->origin = deck_name_;
+    apply(*found, line.values, name, line.key, note);
+    found->origin = name;
+    found->nearness = Nearness::deck;
   }
 }
 
@@ -206,12 +212,13 @@ void OptionSet::set(const std::string& key, const std::string& value, const std:
   Entry& entry = find(key);
   apply(entry, {value}, where, key, "");
   entry.origin = where;
+  entry.nearness = Nearness::set;
 }
 
 void OptionSet::refuse_unknown_key(const std::string& name, int line) const {
   std::vector<std::string> known;
   for (const Entry& entry : entries_) known.push_back(deck_key(entry.key));
-  throw InputError(deck_name_, name, fmt::format("{} (line {})", unknown_reason("key", suggest(name, known)), line));
+  throw InputError(*deck_name_, name, fmt::format("{} (line {})", unknown_reason("key", suggest(name, known)), line));
 }
 
 const OptionSet::Entry& OptionSet::find(const std::string& key) const {
@@ -223,13 +230,13 @@ const OptionSet::Entry& OptionSet::find(const std::string& key) const {
 
 const std::string& OptionSet::origin(const std::string& key) const { return find(key).origin; }
 
-bool OptionSet::is_default(const std::string& key) const { return origin(key) == "default"; }
+OptionSet::Nearness OptionSet::nearness(const std::string& key) const { return find(key).nearness; }
 
-OptionSet::Nearness OptionSet::nearness(const std::string& key) const {
-  const std::string& from = origin(key);
-  if (from == "default") return Nearness::default_value;
-  if (from == "environment") return Nearness::environment;
-  return from == deck_name_ && from != "command line" ? Nearness::deck : Nearness::command_line;
+bool OptionSet::is_default(const std::string& key) const { return nearness(key) == Nearness::default_value; }
+
+const std::string& OptionSet::place(const std::string& key) const {
+  if (!is_default(key)) return origin(key);
+  return deck_name_ ? *deck_name_ : kCommandLine;
 }
 
 std::string OptionSet::name(const std::string& key) const {
@@ -239,13 +246,17 @@ std::string OptionSet::name(const std::string& key) const {
     case Nearness::environment:
       return variable(key);
     case Nearness::default_value:
+      return deck_name_ ? deck_key(key) : "--" + key;
     case Nearness::deck:
+    case Nearness::set:
       break;
   }
   return deck_key(key);
 }
 
-const std::string& OptionSet::place(const std::string& key) const { return is_default(key) ? deck_name_ : origin(key); }
+InputError OptionSet::error(const std::string& key, const std::string& reason) const {
+  return {place(key), name(key), reason};
+}
 
 std::string OptionSet::effective() const {
   // Keys without a section first: behind a [section] they would belong to it.

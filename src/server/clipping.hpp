@@ -14,9 +14,8 @@ namespace hat {
 /// (bounded modes; with one update per push the worker sends the norm along).
 ///   none      1
 ///   global    norm of the step's whole mean gradient, which is in only after the last block of the step
-///   previous  the whole norm of step t - 1 - S (S of step t), the newest one that is sure to be complete when a block
-///   of
-///             step t is; where that is not known (the first steps of a run) the step's own
+///   previous  the whole norm of step t - 1 - S (S of step t), the newest one that is sure to be complete when a
+///             block of step t is; where that is not known (the first steps of a run) the step's own
 ///   block     norm of the block alone
 /// Norms of blocks that lie on several servers are put together from shares.
 class Clipping {

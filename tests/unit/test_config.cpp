@@ -167,7 +167,7 @@ TEST(CommandLine, FlagsAreTrueOrFalse) {
   const auto message = [](const std::string& argument) -> std::string {
     Train train;
     try {
-      refuse_values_of_negations({"train", argument});
+      refuse_values_of_negations(train.app, {"train", argument});
       train.app.parse("train " + argument);
     } catch (const InputError& error) {
       return error.what();
@@ -192,6 +192,19 @@ TEST(CommandLine, FlagsAreTrueOrFalse) {
       EXPECT_EQ(error.what(), "environment: HAT_TRACE: must be true or false, not '" + value + "'");
     }
   }
+}
+
+TEST(CommandLine, ValuesMayLookLikeNegations) {
+  Train train;
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"train", "--sample.prompt", "--no-trace=1"},
+        {"train", "--sample.prompt=--no-trace=1"},
+        {"train", "--no-x=1"},
+        {"--no-trace=1"},
+        {"train", "--", "--no-trace=1"}}) {
+    EXPECT_NO_THROW(refuse_values_of_negations(train.app, arguments)) << arguments.back();
+  }
+  EXPECT_THROW(refuse_values_of_negations(train.app, {"train", "--sample.prompt", "x", "--no-trace=1"}), InputError);
 }
 
 TEST(CommandLine, HelpShowsDefaultAndRangeOfEveryKey) {
@@ -441,8 +454,47 @@ TEST(Combination, ErrorsNameWhereTheValueCameFrom) {
     resolve_presets(train.options, train.deck);
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("command line: clip: ")) << error.what();
+    EXPECT_TRUE(std::string(error.what()).starts_with("command line: --clip: ")) << error.what();
   }
+}
+
+TEST(Combination, ErrorsNameTheKeyAsItIsWrittenThere) {
+  const DeckFile file(kSound);
+  const Variable clip("HAT_CLIP", "global");
+  const auto message = [](const std::optional<std::filesystem::path>& deck_file) -> std::string {
+    Train train;
+    train.load(deck_file);
+    try {
+      resolve_presets(train.options, train.deck);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(message(file.path()).starts_with("environment: HAT_CLIP: ")) << message(file.path());
+  unsetenv("HAT_CLIP");
+  EXPECT_TRUE(message(std::nullopt).starts_with("command line: --train.steps: ")) << message(std::nullopt);
+}
+
+TEST(Precedence, TheNameOfADeckIsJustAName) {
+  const DeckFile folder("");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.folder());
+  const Variable seed("HAT_SEED", "3");
+  for (const std::string name : {"default", "environment", "command line"}) {
+    std::ofstream(name) << "seed = 2\nclip = \"block\"\nmode = \"sync\"\n";
+    Train train;
+    train.load(std::filesystem::path(name), {"--log.every", "7"});
+    EXPECT_EQ(train.deck.seed, 3U) << name;
+    EXPECT_EQ(train.options.nearness("clip"), OptionSet::Nearness::deck) << name;
+    EXPECT_EQ(train.options.nearness("seed"), OptionSet::Nearness::environment) << name;
+    EXPECT_EQ(train.options.nearness("log.every"), OptionSet::Nearness::command_line) << name;
+    EXPECT_TRUE(train.options.is_default("staleness")) << name;
+    EXPECT_EQ(train.options.name("clip"), "clip") << name;
+    train.options.set("clip", "none", "environment");
+    EXPECT_EQ(train.options.nearness("clip"), OptionSet::Nearness::set) << name;
+  }
+  std::filesystem::current_path(before);
 }
 
 TEST(Presets, TheNearestLengthOfTheRunCounts) {

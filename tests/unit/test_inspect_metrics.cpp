@@ -47,7 +47,8 @@ std::vector<Row> sound_rows() {
   return {{"steps", {{"step", 1}, {"recomputed", 0}}}, worker, block};
 }
 
-Inspection inspect(const std::filesystem::path& run, const std::vector<Row>& rows) {
+/// Of a file with these rows, each as many times, in as many steps.
+Inspection inspect(const std::filesystem::path& run, const std::vector<Row>& rows, int steps = 1) {
   std::filesystem::remove(run / "metrics.h5");
   std::vector<MetricsTable> tables;
   for (const Row& row : rows) {
@@ -59,7 +60,10 @@ Inspection inspect(const std::filesystem::path& run, const std::vector<Row>& row
   for (size_t t = 0; t < rows.size(); ++t) {
     std::vector<double> values;
     for (const auto& [name, value] : rows[t].values) values.push_back(value);
-    file.add(t, values);
+    for (int step = 0; step < steps; ++step) {
+      file.add(t, values);
+      values.front() += 1;  // the column step
+    }
   }
   file.close();
   Inspection result;
@@ -100,6 +104,21 @@ TEST(InspectMetrics, RefusesCountsThatAreNone) {
     std::vector<Row> rows = sound_rows();
     rows[1].values[2].second = nonsense;
     EXPECT_EQ(inspect(folder.path(), rows).problems.size(), 1U) << nonsense;
+  }
+}
+
+TEST(InspectMetrics, RefusesCountsWhoseSumIsNone) {
+  const TemporaryFolder folder;
+  const std::vector<Row> sound = sound_rows();
+  EXPECT_TRUE(inspect(folder.path(), sound, 2).problems.empty());
+  for (const auto& [t, c] : std::vector<std::pair<size_t, size_t>>{{0, 1}, {1, 2}, {1, 3}, {2, 2}, {2, 12}}) {
+    std::vector<Row> rows = sound;
+    rows[t].values[c].second = 9007199254740992;  // 2^53
+    EXPECT_TRUE(inspect(folder.path(), rows, 1).problems.empty()) << rows[t].values[c].first;
+    const Inspection result = inspect(folder.path(), rows, 2);
+    ASSERT_EQ(result.problems.size(), 1U) << rows[t].values[c].first;
+    EXPECT_NE(result.problems.front().find(rows[t].values[c].first + ": row 1, "), std::string::npos)
+        << result.problems.front();
   }
 }
 

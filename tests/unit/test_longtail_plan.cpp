@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "commands/longtail_plan.hpp"
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/error.hpp"
+#include "io_support.hpp"
 
 namespace hat {
 namespace {
@@ -77,11 +80,46 @@ TEST(LongtailPlan, ErrorsNameWhatTheUserWrote) {
   EXPECT_TRUE(message_of({}).starts_with("command line: deck: is needed")) << message_of({});
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/foo"}),
             "command line: --policies: mode: must be one of sync, hybrid, async, not 'foo'");
-  EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: staleness: must be"));
+  EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: --staleness: staleness: must be"));
+  EXPECT_TRUE(
+      message_of({kDeck, "--model.max_length=100"}).starts_with("command line: --model.max_length: 100 is less"))
+      << message_of({kDeck, "--model.max_length=100"});
+  EXPECT_TRUE(message_of({kDeck, "--steps", "1000000"}).starts_with("command line: --steps: 1000000 steps of 8"));
+  EXPECT_TRUE(message_of({kDeck, "--sequences", "1000000"}).starts_with("command line: --sequences: 40 steps of"));
+  EXPECT_EQ(message_of({kDeck, "--trace=true", "--no-trace=1"}),
+            "command line: --no-trace: takes no value; write --trace=true or =false");
   EXPECT_EQ(message_of({kDeck, "--batch_sequences=3"}),
             "command line: --batch_sequences: is what the bench varies or sets itself (--sequences)");
   EXPECT_TRUE(message_of({kDeck, "--model.widht", "3"}).starts_with("command line: --model.widht: unknown option"));
   EXPECT_EQ(message_of({kDeck, "--precision=auto", "--staleness.predict=true"}), "");
+}
+
+/// The deck of the bench as one of a classic parameter server, with these lines before it.
+std::string unbounded_deck(const test::TemporaryFolder& folder, const std::string& lines) {
+  std::ifstream file(kDeck);
+  const std::string rest(std::istreambuf_iterator<char>(file), {});
+  const std::string path = (folder / "deck.toml").string();
+  std::ofstream(path) << "mode = \"async\"\nstaleness = \"unbounded\"\n" << lines << rest;
+  return path;
+}
+
+TEST(LongtailPlan, RemediesOfUnboundedStalenessAreForUnboundedRowsOnly) {
+  const test::TemporaryFolder folder;
+  const std::string deck = unbounded_deck(folder, "staleness.limit = 2\nstaleness.over_limit = \"recompute\"\n");
+  const LongtailPlan plan = Bench().plan({deck, "--staleness", "1,unbounded"});
+  size_t unbounded = 0;
+  for (const LongtailRun& run : plan.groups.at(0).runs) {
+    EXPECT_EQ(run.deck.staleness_limit.is_set(), run.deck.staleness == kUnbounded) << run.policy;
+    EXPECT_EQ(run.deck.staleness_limit.action == OverLimit::recompute, run.deck.staleness == kUnbounded) << run.policy;
+    if (run.deck.staleness == kUnbounded) ++unbounded;
+  }
+  EXPECT_EQ(unbounded, 1U);
+}
+
+TEST(LongtailPlan, UnboundedRowsTakeWhatBoundedOnesCannot) {
+  const test::TemporaryFolder folder;
+  const std::string deck = unbounded_deck(folder, "clip = \"global\"\nstaleness.limit_s = 2\n");
+  EXPECT_EQ(message_of({deck, "--policies", "on_demand/async", "--staleness", "unbounded"}), "");
 }
 
 TEST(LongtailPlan, RefusesVariablesOfKeysThatItSets) {

@@ -133,7 +133,6 @@ class SlotPull {
   /// and throws as `step`.
   bool find() { return advance(State::found); }
   int64_t version() const { return version_; }
-  bool is_found() const { return state_ >= State::found; }
   /// Once done: `have` was still the newest, and nothing was read.
   bool unchanged() const { return version_ == have_; }
   /// To give a pull up: true once none of its gets is under way. Starts none; the pull must not be stepped any more.

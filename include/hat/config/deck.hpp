@@ -179,7 +179,7 @@ struct Deck {
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
   int64_t log_every = 10;  ///< key log.every, steps
-  double timeout_s = 300;  ///< longest wait for another rank
+  double timeout_s = 300;  ///< longest silence of another rank
   Precision precision = Precision::automatic;
   WorkerConfig worker;
   ModelConfig model;

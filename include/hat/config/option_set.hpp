@@ -72,22 +72,26 @@ class OptionSet {
   /// "environment", key, reason); unknown keys get a suggestion. Unknown HAT_* environment variables are errors too.
   void load(const std::optional<std::filesystem::path>& deck_file);
 
-  /// After load: sets a key, whatever the user has set, as the option `where` ("command line: --policies x") asks for.
+  /// After load: sets a key, whatever the user has set, as the option `where` ("command line: --policies") asks for.
   /// Errors about the key then name that place: the user did not write the key. Throws InputError(where, key, reason).
   void set(const std::string& key, const std::string& value, const std::string& where);
 
-  /// Where the value of a key came from: "command line", "environment", the deck's file name, or "default".
+  /// Where the value of a key came from: "command line", "environment", the deck's file name, "default", or as told to
+  /// `set`.
   const std::string& origin(const std::string& key) const;
   bool is_default(const std::string& key) const;
   /// Of several values the nearest to the user wins; this is also which of several keys that exclude each other counts.
-  enum class Nearness { default_value, deck, environment, command_line };
+  /// What `set` has set comes before all that the user wrote.
+  enum class Nearness { default_value, deck, environment, command_line, set };
   Nearness nearness(const std::string& key) const;
-  /// The name of a key at its place: `--model.width`, `HAT_MODEL_WIDTH`, or `model.width`.
-  std::string name(const std::string& key) const;
 
   /// What an error message about a key should name as its place: its origin or, for a default, what the user could have
-  /// set it in (the deck if there is one).
+  /// set it in (the deck if there is one, otherwise the command line).
   const std::string& place(const std::string& key) const;
+  /// The name of a key at its place: `--model.width`, `HAT_MODEL_WIDTH`, or `model.width`.
+  std::string name(const std::string& key) const;
+  /// An error about the value of a key, to be thrown: names both.
+  InputError error(const std::string& key, const std::string& reason) const;
 
   /// The effective values as a deck that reproduces them.
   std::string effective() const;
@@ -103,6 +107,7 @@ class OptionSet {
     std::function<std::string()> text;  // the value as it stands in a deck
     Kind kind;
     std::string origin = "default";
+    Nearness nearness = Nearness::default_value;
   };
   /// The names under which other sets know this one's keys.
   struct Published {
@@ -129,7 +134,7 @@ class OptionSet {
   CLI::App* app_;
   std::string section_;
   std::vector<Entry> entries_;
-  std::string deck_name_ = "command line";
+  std::optional<std::string> deck_name_;  // of the deck that was loaded
   std::shared_ptr<Published> published_;
 };
 

@@ -12,14 +12,16 @@ struct LedgerOptions {
   int64_t unit_tokens = 512;  ///< most target tokens of a unit of several sequences; on demand, where little is left of
                               ///< a step, as many as its longest sequence has
   int64_t least_tokens =
-      512;                   ///< on demand a unit has at least so many, unless they do not fit or the step has no more
-  double max_delay_s = 0.5;  ///< on demand a unit of several sequences takes at most this long
-  double area_weight = 0;    ///< of the cost model
+      512;  ///< on demand a unit has at least so many, unless they do not fit or the step has no more
+  /// On demand a unit of several sequences takes at most this long; but it is filled to least_tokens all the same, and
+  /// takes a rest of the step along that is too little for a unit of its own.
+  double max_delay_s = 0.5;
+  double area_weight = 0;      ///< of the cost model
   bool deterministic = false;  ///< units go to workers by their number, not by demand
   int64_t first_step = 0;      ///< where training starts or continues
   int64_t end_step = 0;        ///< one behind the last
   int64_t lookahead = 2;       ///< steps beyond the last committed one from which units may be leased
-  /// S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead; 0 where unbounded).
+  /// S: units of step t begin once step t - 1 - S is done (on demand: to plan ahead); kUnbounded: any time.
   int64_t staleness = 0;
   int64_t sync_steps = 0;      ///< first steps of training in which S is 0
   double before_barrier = 1;   ///< share of a unit's time before it needs all of the step before; 1: it never does
