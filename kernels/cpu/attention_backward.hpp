@@ -11,9 +11,9 @@ namespace hat::cpu {
 /// Tiles of keys that a task of the backward pass has at most; with all else they fit the second-level cache.
 inline int64_t widest_stripe(int64_t head_size) { return head_size > 128 ? 1 : head_size > 64 ? 2 : 4; }
 
-/// Tiles of keys of a task in a document of this length. Its queries are packed again for every task, so few are best,
-/// but of a long document several threads can have some. The document's results depend on this number, by rounding, so
-/// it depends on nothing else.
+/// Tiles of keys of a task in a document, or segment, of this length. Its queries are packed again for every task, so
+/// few are best, but of a long document several threads can have some. The document's results depend on this number, by
+/// rounding, so it depends on nothing else.
 inline int64_t stripe_tiles(int64_t length, int64_t head_size) {
   const int64_t widest = widest_stripe(head_size);
   const int64_t tiles = tiles_of(length);
@@ -27,11 +27,17 @@ inline int64_t head_tasks(const AttentionShape& shape) {
   return (shape.heads / shape.kv_heads + kTaskHeads - 1) / kTaskHeads;
 }
 
+/// Tasks of some keys with the queries that see them.
+inline int64_t backward_tasks(const AttentionShape& shape, int64_t keys) {
+  const int64_t stripe = stripe_tiles(keys, shape.head_size);
+  return (tiles_of(keys) + stripe - 1) / stripe * shape.kv_heads * head_tasks(shape);
+}
+
 /// Where the tasks of a document add up their results in a fixed order.
 struct BackwardTurns {
-  Turns dq;                ///< (tiles, H) one turn for each stripe
-  Turns dk_dv;             ///< (tiles, K) at the first tile of a stripe, one turn for each of the head tasks
-  int64_t first_tile = 0;  ///< of the document, among those of the batch
+  Turns dq;                ///< (query tiles, H) one turn for each stripe
+  Turns dk_dv;             ///< (key tiles, K) at the first tile of a stripe, one turn for each of the head tasks
+  int64_t first_tile = 0;  ///< of the document, among those of the batch; 0 of a range and of a segment
 };
 
 struct BackwardBuffers {
@@ -157,7 +163,7 @@ void prefetch_queries(const AttentionShape& shape, const BackwardArrays<E>& arra
                       int64_t head) {
   const int64_t D = shape.head_size;
   const int64_t width = shape.heads * D;
-  prefetch_rows(arrays.q + token * shape.qkv_stride + head * D, shape.qkv_stride, queries, D);
+  prefetch_rows(arrays.q + token * shape.q_stride + head * D, shape.q_stride, queries, D);
   prefetch_rows(arrays.d_out + token * width + head * D, width, queries, D);
   prefetch_rows(arrays.out + token * width + head * D, width, queries, D);
 }
@@ -168,11 +174,11 @@ void pack_queries(const AttentionShape& shape, const BackwardArrays<E>& arrays, 
                   int64_t head, const BackwardBuffers& buffers) {
   const int64_t D = shape.head_size;
   const int64_t width = shape.heads * D;
-  const E* q = arrays.q + token * shape.qkv_stride + head * D;
+  const E* q = arrays.q + token * shape.q_stride + head * D;
   const float* d_out = arrays.d_out + token * width + head * D;
   const E* out = arrays.out + token * width + head * D;
-  pack_transposed<Products>(q, shape.qkv_stride, queries, D, buffers.q, kTile);
-  pack_summed_rows<Products>(q, shape.qkv_stride, queries, D, buffers.q_summed);
+  pack_transposed<Products>(q, shape.q_stride, queries, D, buffers.q, kTile);
+  pack_summed_rows<Products>(q, shape.q_stride, queries, D, buffers.q_summed);
   pack_transposed<Products>(d_out, width, queries, D, buffers.d_out, kTile);
   pack_summed_rows<Products>(d_out, width, queries, D, buffers.d_out_summed);
   const float* log_sum_exp = arrays.log_sum_exp + head * shape.tokens + token;
@@ -208,31 +214,32 @@ inline void write_gradient(const float* from, int64_t from_stride, int64_t rows,
 /// A task is a stripe of keys of one key/value head, with some query heads of its group and all their queries that see
 /// the stripe. dq gets its summand when the stripes before have given theirs, dk and dv when the heads before have.
 template <typename Products, typename E>
-void backward_task(const AttentionShape& shape, int64_t document, int64_t task, const BackwardArrays<E>& arrays,
+void backward_task(const AttentionShape& shape, const Encounter& of, int64_t task, const BackwardArrays<E>& arrays,
                    const BackwardBuffers& buffers, const BackwardTurns& turns) {
   const PackedSizes<Products> sizes(shape.head_size);
   const int64_t D = shape.head_size;
-  const int64_t stride = shape.qkv_stride;
-  const int64_t begin = shape.offsets[document];
-  const int64_t length = shape.offsets[document + 1] - begin;
   const int64_t group = shape.heads / shape.kv_heads;
   const int64_t heads_before = task % head_tasks(shape) * kTaskHeads;
   const int64_t kv_head = task / head_tasks(shape) % shape.kv_heads;
   const int64_t stripe = task / head_tasks(shape) / shape.kv_heads;
   const int64_t first_head = kv_head * group + heads_before;
   const int64_t last_head = std::min(first_head + kTaskHeads, (kv_head + 1) * group);
-  const int64_t first = stripe * stripe_tiles(length, D);
-  const int64_t last = std::min(tiles_of(length), first + stripe_tiles(length, D));
-  const auto rows_of = [&](int64_t tile) { return std::min(kTile, length - tile * kTile); };
-  const auto offset_of = [&](int64_t tile, int64_t head) { return (begin + tile * kTile) * stride + head * D; };
+  const int64_t first = stripe * stripe_tiles(of.keys, D);
+  const int64_t last = std::min(tiles_of(of.keys), first + stripe_tiles(of.keys, D));
+  const int64_t query_tiles = tiles_of(of.queries);
+  const auto keys_of = [&](int64_t tile) { return std::min(kTile, of.keys - tile * kTile); };
+  const auto queries_of = [&](int64_t tile) { return std::min(kTile, of.queries - tile * kTile); };
+  const auto key_offset = [&](int64_t tile) { return (of.first_key + tile * kTile) * shape.kv_stride + kv_head * D; };
   const auto scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(D)));
 
   for (int64_t j = first; j < last; ++j) {
-    const int64_t row = offset_of(j, kv_head);
-    pack_rows<Products>(arrays.k + row, stride, rows_of(j), D, buffers.k_rows + (j - first) * sizes.rows(), sizes.row);
-    pack_rows<Products>(arrays.v + row, stride, rows_of(j), D, buffers.v_rows + (j - first) * sizes.rows(), sizes.row);
+    const int64_t row = key_offset(j);
+    pack_rows<Products>(arrays.k + row, shape.kv_stride, keys_of(j), D, buffers.k_rows + (j - first) * sizes.rows(),
+                        sizes.row);
+    pack_rows<Products>(arrays.v + row, shape.kv_stride, keys_of(j), D, buffers.v_rows + (j - first) * sizes.rows(),
+                        sizes.row);
     if constexpr (Products::kPack == 2) {
-      pack_summed_rows<Products>(arrays.k + row, stride, rows_of(j), D,
+      pack_summed_rows<Products>(arrays.k + row, shape.kv_stride, keys_of(j), D,
                                  buffers.k_summed + (j - first) * sizes.summed_rows());
     }
   }
@@ -240,12 +247,14 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   std::fill_n(buffers.dv, (last - first) * sizes.sums(), 0.0f);
 
   for (int64_t head = first_head; head < last_head; ++head) {
-    for (int64_t i = first; i < tiles_of(length); ++i) {
-      pack_queries<Products>(shape, arrays, begin + i * kTile, rows_of(i), head, buffers);
-      prefetch_rows<Fetch::to_write>(arrays.dq + offset_of(i, head), stride, rows_of(i), D);
-      if (i + 1 < tiles_of(length)) prefetch_queries(shape, arrays, begin + (i + 1) * kTile, rows_of(i + 1), head);
-      for (int64_t j = first; j < std::min(last, i + 1); ++j) {
-        const Tile tile{rows_of(j), rows_of(i), i == j};
+    for (int64_t i = of.causal ? first : 0; i < query_tiles; ++i) {
+      const int64_t query = of.first_query + i * kTile;
+      float* dq = arrays.dq + query * shape.q_stride + head * D;
+      pack_queries<Products>(shape, arrays, query, queries_of(i), head, buffers);
+      prefetch_rows<Fetch::to_write>(dq, shape.q_stride, queries_of(i), D);
+      if (i + 1 < query_tiles) prefetch_queries(shape, arrays, query + kTile, queries_of(i + 1), head);
+      for (int64_t j = first; j < (of.causal ? std::min(last, i + 1) : last); ++j) {
+        const Tile tile{keys_of(j), queries_of(i), of.causal && i == j};
         const int64_t t = j - first;
         score_gradient<Products>(tile, sizes, scale, buffers.k_rows + t * sizes.rows(),
                                  buffers.v_rows + t * sizes.rows(), buffers);
@@ -254,8 +263,8 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
       }
       const int64_t turn = (turns.first_tile + i) * shape.heads + head;
       turns.dq.wait(turn, static_cast<int32_t>(stripe));
-      write_gradient(buffers.dq, sizes.columns, rows_of(i), D, score_scale(shape), stripe > 0,
-                     arrays.dq + offset_of(i, head), stride);
+      write_gradient(buffers.dq, sizes.columns, queries_of(i), D, score_scale(shape), stripe > 0 || !of.first, dq,
+                     shape.q_stride);
       turns.dq.pass_on(turn);
     }
   }
@@ -263,12 +272,13 @@ void backward_task(const AttentionShape& shape, int64_t document, int64_t task, 
   turns.dk_dv.wait(turn, static_cast<int32_t>(heads_before / kTaskHeads));
   for (int64_t j = first; j < last; ++j) {
     const int64_t t = (j - first) * sizes.sums();
-    const int64_t to = offset_of(j, kv_head);
+    const int64_t to = key_offset(j);
     const bool add = heads_before > 0;
-    prefetch_rows<Fetch::to_write>(arrays.dk + to, stride, rows_of(j), D);
-    prefetch_rows<Fetch::to_write>(arrays.dv + to, stride, rows_of(j), D);
-    write_gradient(buffers.dk + t, sizes.columns, rows_of(j), D, score_scale(shape), add, arrays.dk + to, stride);
-    write_gradient(buffers.dv + t, sizes.columns, rows_of(j), D, 1.0f, add, arrays.dv + to, stride);
+    prefetch_rows<Fetch::to_write>(arrays.dk + to, shape.kv_stride, keys_of(j), D);
+    prefetch_rows<Fetch::to_write>(arrays.dv + to, shape.kv_stride, keys_of(j), D);
+    write_gradient(buffers.dk + t, sizes.columns, keys_of(j), D, score_scale(shape), add, arrays.dk + to,
+                   shape.kv_stride);
+    write_gradient(buffers.dv + t, sizes.columns, keys_of(j), D, 1.0f, add, arrays.dv + to, shape.kv_stride);
   }
   turns.dk_dv.pass_on(turn);
 }

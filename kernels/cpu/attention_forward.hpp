@@ -98,8 +98,6 @@ struct ForwardArrays {
   const E* q;
   const E* k;
   const E* v;
-  E* out;
-  float* log_sum_exp;
 };
 
 /// Divides a tile of results by the sums.
@@ -116,55 +114,142 @@ void finish_queries(const QueryState& state, int64_t queries, int64_t head_size,
   }
 }
 
-/// The tiles of queries of a document and key/value head are numbered query by query, the heads of the group inside.
-/// A task is kQueryTiles of them, and the last ones, which see most keys, come first.
-template <typename Products, typename E>
-void forward_task(const AttentionShape& shape, int64_t document, int64_t task, const ForwardArrays<E>& arrays,
-                  const ForwardBuffers& buffers) {
+/// Rows [row, row + queries) of a head: what one QueryState is of.
+struct QueryRows {
+  int64_t row;
+  int64_t queries;
+  int64_t head;
+};
+
+inline void clear(const QueryState& state, int64_t sums) {
+  std::fill_n(state.out, sums, 0.0f);
+  std::fill_n(state.maxima, kTile, kHidden);
+  std::fill_n(state.sums, kTile, 0.0f);
+}
+
+/// Where the queries of whole documents begin and end: with nothing, and with their results.
+template <typename E>
+class FinishedRows {
+ public:
+  FinishedRows(const AttentionShape& shape, E* out, float* log_sum_exp)
+      : shape_(shape), out_(out), log_sum_exp_(log_sum_exp) {}
+
+  template <typename Products>
+  void begin(const PackedSizes<Products>& sizes, const QueryRows& rows, const QueryState& state) const {
+    prefetch_rows<Fetch::to_write>(out(rows), width(), rows.queries, shape_.head_size);
+    clear(state, sizes.sums());
+  }
+  template <typename Products>
+  void end(const PackedSizes<Products>& sizes, const QueryRows& rows, const QueryState& state) const {
+    write(state, sizes.columns, rows);
+  }
+  /// The results of a state whose rows of `out` are so many floats apart.
+  void write(const QueryState& state, int64_t columns, const QueryRows& rows) const {
+    finish_queries(state, rows.queries, shape_.head_size, columns, score_scale(shape_), out(rows), width(),
+                   log_sum_exp_ + rows.head * shape_.tokens + rows.row);
+  }
+
+ private:
+  int64_t width() const { return shape_.heads * shape_.head_size; }
+  E* out(const QueryRows& rows) const { return out_ + rows.row * width() + rows.head * shape_.head_size; }
+
+  const AttentionShape& shape_;
+  E* out_;
+  float* log_sum_exp_;
+};
+
+/// Where the queries of a range begin and end: with what they know of other segments.
+class KeptRows {
+ public:
+  KeptRows(const AttentionShape& shape, const AttentionState& kept, bool first)
+      : shape_(shape), kept_(kept), first_(first) {}
+
+  template <typename Products>
+  void begin(const PackedSizes<Products>& sizes, const QueryRows& rows, const QueryState& state) const {
+    prefetch_rows<Fetch::to_write>(sums(rows), width(), rows.queries, shape_.head_size);
+    clear(state, sizes.sums());
+    if (first_) return;
+    for (int64_t r = 0; r < rows.queries; ++r) {
+      std::copy_n(sums(rows) + r * width(), shape_.head_size, state.out + r * sizes.columns);
+    }
+    std::copy_n(kept_.maxima + in_head(rows), rows.queries, state.maxima);
+    std::copy_n(kept_.divisors + in_head(rows), rows.queries, state.sums);
+  }
+  template <typename Products>
+  void end(const PackedSizes<Products>& sizes, const QueryRows& rows, const QueryState& state) const {
+    for (int64_t r = 0; r < rows.queries; ++r) {
+      std::copy_n(state.out + r * sizes.columns, shape_.head_size, sums(rows) + r * width());
+    }
+    std::copy_n(state.maxima, rows.queries, kept_.maxima + in_head(rows));
+    std::copy_n(state.sums, rows.queries, kept_.divisors + in_head(rows));
+  }
+  /// The rows where they are kept, as a state without q, its rows width() apart.
+  QueryState in_place(const QueryRows& rows) const {
+    return {.q = nullptr,
+            .out = sums(rows),
+            .maxima = kept_.maxima + in_head(rows),
+            .sums = kept_.divisors + in_head(rows)};
+  }
+  int64_t width() const { return shape_.heads * shape_.head_size; }
+
+ private:
+  int64_t in_head(const QueryRows& rows) const { return rows.head * shape_.tokens + rows.row; }
+  float* sums(const QueryRows& rows) const { return kept_.sums + rows.row * width() + rows.head * shape_.head_size; }
+
+  const AttentionShape& shape_;
+  const AttentionState& kept_;
+  bool first_;
+};
+
+/// Tasks of the queries that meet some keys.
+inline int64_t forward_tasks(const AttentionShape& shape, int64_t queries) {
+  const int64_t tiles = tiles_of(queries) * (shape.heads / shape.kv_heads);
+  return (tiles + kQueryTiles - 1) / kQueryTiles * shape.kv_heads;
+}
+
+/// The tiles of queries of a document, or range, and key/value head are numbered query by query, the heads of the group
+/// inside. A task is kQueryTiles of them, and the last ones, which see most keys of a document, come first.
+template <typename Products, typename E, typename Rows>
+void forward_task(const AttentionShape& shape, const Encounter& of, int64_t task, const ForwardArrays<E>& arrays,
+                  const Rows& rows, const ForwardBuffers& buffers) {
   const PackedSizes<Products> sizes(shape.head_size);
   const int64_t D = shape.head_size;
-  const int64_t begin = shape.offsets[document];
-  const int64_t length = shape.offsets[document + 1] - begin;
   const int64_t group = shape.heads / shape.kv_heads;
   const int64_t kv_head = task % shape.kv_heads;
-  const int64_t all = tiles_of(length) * group;
+  const int64_t all = tiles_of(of.queries) * group;
   const int64_t last = all - task / shape.kv_heads * kQueryTiles;
   const int64_t first = std::max<int64_t>(0, last - kQueryTiles);
   const auto scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(D)));
   const auto for_each_state = [&](const auto& visit) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t query = i / group * kTile;
-      visit(buffers.states[i - first], query, std::min(kTile, length - query), kv_head * group + i % group);
+      visit(buffers.states[i - first], query,
+            QueryRows{of.first_query + query, std::min(kTile, of.queries - query), kv_head * group + i % group});
     }
   };
-  for_each_state([&](const QueryState& state, int64_t query, int64_t queries, int64_t head) {
-    pack_transposed<Products>(arrays.q + (begin + query) * shape.qkv_stride + head * D, shape.qkv_stride, queries, D,
-                              state.q, kTile);
-    prefetch_rows<Fetch::to_write>(arrays.out + (begin + query) * shape.heads * D + head * D, shape.heads * D, queries,
-                                   D);
-    std::fill_n(state.out, sizes.sums(), 0.0f);
-    std::fill_n(state.maxima, kTile, kHidden);
-    std::fill_n(state.sums, kTile, 0.0f);
+  for_each_state([&](const QueryState& state, int64_t, const QueryRows& of_state) {
+    pack_transposed<Products>(arrays.q + of_state.row * shape.q_stride + of_state.head * D, shape.q_stride,
+                              of_state.queries, D, state.q, kTile);
+    rows.begin(sizes, of_state, state);
   });
-  for (int64_t key = 0; key <= (last - 1) / group * kTile; key += kTile) {
-    const int64_t keys = std::min(kTile, length - key);
-    const int64_t row = (begin + key) * shape.qkv_stride + kv_head * D;
-    pack_rows<Products>(arrays.k + row, shape.qkv_stride, keys, D, buffers.k, sizes.row);
-    pack_summed_rows<Products>(arrays.v + row, shape.qkv_stride, keys, D, buffers.v);
-    if (key + kTile <= (last - 1) / group * kTile) {
-      const int64_t next = row + kTile * shape.qkv_stride;
-      prefetch_rows(arrays.k + next, shape.qkv_stride, std::min(kTile, length - key - kTile), D);
-      prefetch_rows(arrays.v + next, shape.qkv_stride, std::min(kTile, length - key - kTile), D);
+  const int64_t seen = of.causal ? std::min(of.keys, (last - 1) / group * kTile + kTile) : of.keys;
+  for (int64_t key = 0; key < seen; key += kTile) {
+    const int64_t keys = std::min(kTile, of.keys - key);
+    const int64_t row = (of.first_key + key) * shape.kv_stride + kv_head * D;
+    pack_rows<Products>(arrays.k + row, shape.kv_stride, keys, D, buffers.k, sizes.row);
+    pack_summed_rows<Products>(arrays.v + row, shape.kv_stride, keys, D, buffers.v);
+    if (key + kTile < seen) {
+      const int64_t next = row + kTile * shape.kv_stride;
+      prefetch_rows(arrays.k + next, shape.kv_stride, std::min(kTile, of.keys - key - kTile), D);
+      prefetch_rows(arrays.v + next, shape.kv_stride, std::min(kTile, of.keys - key - kTile), D);
     }
-    for_each_state([&](const QueryState& state, int64_t query, int64_t queries, int64_t) {
-      if (key <= query) attend<Products>({keys, queries, key == query}, sizes, scale, buffers, state);
+    for_each_state([&](const QueryState& state, int64_t query, const QueryRows& of_state) {
+      if (of.causal && key > query) return;
+      attend<Products>({keys, of_state.queries, of.causal && key == query}, sizes, scale, buffers, state);
     });
   }
-  for_each_state([&](const QueryState& state, int64_t query, int64_t queries, int64_t head) {
-    finish_queries(state, queries, D, sizes.columns, score_scale(shape),
-                   arrays.out + (begin + query) * shape.heads * D + head * D, shape.heads * D,
-                   arrays.log_sum_exp + head * shape.tokens + begin + query);
-  });
+  for_each_state(
+      [&](const QueryState& state, int64_t, const QueryRows& of_state) { rows.end(sizes, of_state, state); });
 }
 
 }  // namespace hat::cpu

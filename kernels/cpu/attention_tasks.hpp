@@ -40,7 +40,7 @@ class TaskList {
         order_(carver.take_as<int64_t>(shape.documents)),
         first_task_(carver.take_as<int64_t>(shape.documents + 1)) {}
 
-  /// tasks_of(length): how many tasks a document of that length is.
+  /// tasks_of(document): how many tasks it is.
   template <typename TasksOf>
   void number(const TasksOf& tasks_of) {
     const int64_t documents = shape_->documents;
@@ -48,7 +48,7 @@ class TaskList {
     std::sort(order_, order_ + documents,
               [this](int64_t a, int64_t b) { return length(a) != length(b) ? length(a) > length(b) : a < b; });
     first_task_[0] = 0;
-    for (int64_t i = 0; i < documents; ++i) first_task_[i + 1] = first_task_[i] + tasks_of(length(order_[i]));
+    for (int64_t i = 0; i < documents; ++i) first_task_[i + 1] = first_task_[i] + tasks_of(order_[i]);
   }
 
   int64_t length(int64_t document) const { return shape_->offsets[document + 1] - shape_->offsets[document]; }

@@ -24,6 +24,31 @@ inline constexpr double kLog2E = 1.4426950408889634;
 
 inline int64_t tiles_of(int64_t length) { return (length + kTile - 1) / kTile; }
 
+/// Rows of queries that meet rows of keys: a document, or a range of one with a segment of it.
+struct Encounter {
+  int64_t first_query = 0;
+  int64_t queries = 0;
+  int64_t first_key = 0;
+  int64_t keys = 0;
+  bool causal = true;  ///< queries and keys are the same tokens; otherwise every query sees every key
+  bool first = true;   ///< of those queries
+};
+
+inline Encounter whole_document(const AttentionShape& shape, int64_t document) {
+  const int64_t begin = shape.offsets[document];
+  const int64_t length = shape.offsets[document + 1] - begin;
+  return {.first_query = begin, .queries = length, .first_key = begin, .keys = length, .causal = true, .first = true};
+}
+
+inline Encounter with_segment(const AttentionShape& shape, const AttentionSegment& segment) {
+  return {.first_query = 0,
+          .queries = shape.tokens,
+          .first_key = 0,
+          .keys = segment.keys,
+          .causal = segment.causal,
+          .first = segment.first};
+}
+
 inline float score_scale(const AttentionShape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.head_size)); }
 
 /// Sizes of the packed tiles, in floats.
@@ -74,10 +99,19 @@ void multiply_scores(const Tile& tile, const PackedSizes<Products>& sizes, const
   }
 }
 
-/// Puts `value` where the key of a row is younger than the query of a lane.
+/// Puts `value` where the key of a row is younger than the query of a lane, or does not exist: off the diagonal, a
+/// segment's last tile of keys may be short.
 [[gnu::always_inline]] inline void hide(const Tile& tile, int64_t key, int64_t query, float value,
                                         Vector (&sums)[kScoreRows][2]) {
-  if (!tile.diagonal || key + kScoreRows - 1 <= query) return;
+  if (!tile.diagonal) {
+    if (key + kScoreRows <= tile.keys) return;
+#pragma GCC unroll 12
+    for (int r = 0; r < kScoreRows; ++r) {
+      if (key + r >= tile.keys) sums[r][0] = sums[r][1] = broadcast(value);
+    }
+    return;
+  }
+  if (key + kScoreRows - 1 <= query) return;
 #pragma GCC unroll 12
   for (int r = 0; r < kScoreRows; ++r) {
 #pragma GCC unroll 2

@@ -31,6 +31,15 @@ void attention_forward(const Stream& stream, const AttentionShape& shape, ConstV
 void attention_backward(const Stream& stream, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
                         ConstValues out, const float* log_sum_exp, const float* d_out, float* dq, float* dk, float* dv,
                         float* workspace);
+int64_t attention_segment_workspace(const Stream& stream, const AttentionShape& shape, int64_t keys);
+void attention_segment_forward(const Stream& stream, const AttentionShape& shape, const AttentionSegment& segment,
+                               ConstValues q, ConstValues k, ConstValues v, const AttentionState& state,
+                               float* workspace);
+void attention_segment_finish(const Stream& stream, const AttentionShape& shape, const AttentionState& state,
+                              Values out, float* log_sum_exp);
+void attention_segment_backward(const Stream& stream, const AttentionShape& shape, const AttentionSegment& segment,
+                                ConstValues q, ConstValues k, ConstValues v, ConstValues out, const float* log_sum_exp,
+                                const float* d_out, float* dq, float* dk, float* dv, float* workspace);
 void swiglu_forward(const Stream& stream, int64_t T, int64_t F, const float* x, Values gate_up, float* y);
 void swiglu_backward(const Stream& stream, int64_t T, int64_t F, ConstValues gate_up, const float* dy, float* d_gate_up,
                      float* y);

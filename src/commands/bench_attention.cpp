@@ -55,12 +55,13 @@ struct AttentionCase {
              .heads = options.heads,
              .kv_heads = kv_heads,
              .head_size = options.head_size,
-             .qkv_stride = (options.heads + 2 * kv_heads) * options.head_size};
+             .q_stride = (options.heads + 2 * kv_heads) * options.head_size,
+             .kv_stride = (options.heads + 2 * kv_heads) * options.head_size};
     width = shape.heads * shape.head_size;
     std::vector<int32_t> host_offsets;
     for (int64_t i = 0; i <= documents; ++i) host_offsets.push_back(static_cast<int32_t>(i * length));
     copy_to_device(stream, host_offsets.data(), offsets.data(), offsets.size());
-    qkv = random_values(shape.tokens * shape.qkv_stride, 0);
+    qkv = random_values(shape.tokens * shape.q_stride, 0);
     rounded_qkv.grow(stream.device(), qkv.size());
     to_bfloat16(qkv.span(), rounded_qkv.span());
     d_out = random_values(shape.tokens * width, 1);

@@ -28,7 +28,8 @@ AttentionShape AttentionBlock::shape(const DeviceBatch& batch) const {
           .heads = heads_,
           .kv_heads = kv_heads_,
           .head_size = head_size_,
-          .qkv_stride = qkv_width_};
+          .q_stride = qkv_width_,
+          .kv_stride = qkv_width_};
 }
 
 void AttentionBlock::compute_qkv(const PassContext& pass, const float* parameters, const float* x) {

@@ -107,7 +107,8 @@ struct Transformer::Impl {
                                .heads = config.heads,
                                .kv_heads = kv_heads(config),
                                .head_size = C / config.heads,
-                               .qkv_stride = qkv_width};
+                               .q_stride = qkv_width,
+                               .kv_stride = qkv_width};
     visit(scratch.attention, ops.attention_workspace(stream, shape));
   }
 

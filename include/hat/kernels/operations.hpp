@@ -22,7 +22,23 @@ struct AttentionShape {
   int64_t heads = 0;                 ///< H
   int64_t kv_heads = 0;              ///< K, divides H: query heads [g H/K, (g + 1) H/K) use key/value head g
   int64_t head_size = 0;             ///< D
-  int64_t qkv_stride = 0;            ///< elements between two rows of q, of k and of v (and of their gradients)
+  int64_t q_stride = 0;              ///< elements between two rows of q (and of its gradient)
+  int64_t kv_stride = 0;             ///< the same of k and of v
+};
+
+/// Keys and values that the queries of one range of a document meet: those of an earlier range, all of which they see,
+/// or those of their own, as far as these are not younger. A range meets the segments in any order, one per call.
+struct AttentionSegment {
+  int64_t keys = 0;     ///< S, rows of k and v
+  bool causal = false;  ///< the range's own: keys and queries are the same tokens
+  bool first = false;   ///< the range met none before: what is added up over segments begins with this one
+};
+
+/// What the queries of a range know of the segments that they met: the running softmax.
+struct AttentionState {
+  float* sums = nullptr;      ///< (T, H D) of exp(score - maximum) v
+  float* maxima = nullptr;    ///< (H, T) of the scores, before their scaling
+  float* divisors = nullptr;  ///< (H, T) sums of exp(score - maximum)
 };
 
 /// The operations of one kind of device: what the model is written in. Every device offers this table with these
@@ -88,6 +104,23 @@ struct Operations {
   void (*attention_backward)(const Stream&, const AttentionShape& shape, ConstValues q, ConstValues k, ConstValues v,
                              ConstValues out, const float* log_sum_exp, const float* d_out, float* dq, float* dk,
                              float* dv, float* workspace);
+
+  /// The same for one range of a document, whose keys and values come in segments from wherever they are. `shape` is
+  /// that of the range: one document. Floats of the workspace for segments of up to `keys` rows.
+  int64_t (*attention_segment_workspace)(const Stream&, const AttentionShape& shape, int64_t keys);
+  /// Brings `state` from the segments before to those with this one. The state of the first is only written.
+  void (*attention_segment_forward)(const Stream&, const AttentionShape& shape, const AttentionSegment& segment,
+                                    ConstValues q, ConstValues k, ConstValues v, const AttentionState& state,
+                                    float* workspace);
+  /// out (T, H D) and log_sum_exp (H, T) from the state after the last segment.
+  void (*attention_segment_finish)(const Stream&, const AttentionShape& shape, const AttentionState& state, Values out,
+                                   float* log_sum_exp);
+  /// dq (T, strided as q) = the first segment's share of the gradient, or += those of others; dk, dv (S, strided as k,
+  /// v) = the range's share of the gradient of the segment. out and log_sum_exp are those of all segments.
+  void (*attention_segment_backward)(const Stream&, const AttentionShape& shape, const AttentionSegment& segment,
+                                     ConstValues q, ConstValues k, ConstValues v, ConstValues out,
+                                     const float* log_sum_exp, const float* d_out, float* dq, float* dk, float* dv,
+                                     float* workspace);
 
   /// gate_up (T, 2 F) = x, whose first F columns are the gate; y (T, F) = silu(gate) up of what gate_up holds. gate_up
   /// may be x (fp32), or null: then it is not kept, and y is the same all the same. Shazeer 2020.
