@@ -2,8 +2,10 @@
 
 namespace hat {
 
-AttentionBlock::AttentionBlock(const ModelConfig& config, const BlockSpec& block, Recompute recompute, Element stored)
+AttentionBlock::AttentionBlock(const ModelConfig& config, int64_t layer, const BlockSpec& block, Recompute recompute,
+                               Element stored)
     : family_(config.family),
+      layer_(layer),
       recompute_(recompute),
       width_(config.width),
       heads_(config.heads),
@@ -22,35 +24,58 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const BlockSpec& block
 }
 
 AttentionShape AttentionBlock::shape(const DeviceBatch& batch) const {
+  const bool whole = batch.range == nullptr;
   return {.tokens = batch.tokens,
           .documents = batch.documents,
           .offsets = batch.offsets,
           .heads = heads_,
           .kv_heads = kv_heads_,
           .head_size = head_size_,
-          .q_stride = qkv_width_,
-          .kv_stride = qkv_width_};
+          .q_stride = whole ? all().width : queries().width,
+          .kv_stride = whole ? all().width : keys_values().width};
 }
 
-void AttentionBlock::compute_qkv(const PassContext& pass, const float* parameters, const float* x) {
+void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const float* parameters, const float* x) {
+  if (pass.batch.range == nullptr) {
+    compute(pass, all(), parameters, x);
+    return;
+  }
+  compute(pass, keys_values(), parameters, x);
+  if (purpose != Forward::repeated) {
+    pass.stream.synchronize();
+    pass.exchange->publish(layer_, split(pass.batch, qkv(pass)).k);
+  }
+  compute(pass, queries(), parameters, x);
+}
+
+void AttentionBlock::compute(const PassContext& pass, const Columns& columns, const float* parameters, const float* x) {
   float* normed = pass.scratch.normed.data();
+  const Values rows = qkv(pass) + pass.batch.tokens * columns.first;
   for_each_chunk(pass, [&](Chunk chunk) {
-    const Values stored = qkv(pass) + chunk.begin * qkv_width_;
+    const Values stored = rows + chunk.begin * columns.width;
     float* product = stored.element() == Element::fp32 ? stored.fp32() : pass.scratch.product.data();
     norm_.forward(pass, chunk, parameters, x + chunk.begin * width_, normed);
-    multiply_forward(pass, chunk.rows, qkv_width_, width_, normed, parameters + qkv_weight_, product);
-    // q and k are neighbours: H + K heads in a row. GPT-2 has learned positions, and no table of angles.
-    pass.ops.rope_forward(pass.stream, chunk.rows, qkv_width_, heads_ + kv_heads_, head_size_,
+    multiply_forward(pass, chunk.rows, columns.width, width_, normed, parameters + qkv_weight_ + columns.first * width_,
+                     product);
+    // Heads of q and k are neighbours, before those of v. GPT-2 has learned positions, and no table of angles.
+    pass.ops.rope_forward(pass.stream, chunk.rows, columns.width, columns.rotated_heads, head_size_,
                           pass.batch.positions + chunk.begin, pass.batch.cosine, pass.batch.sine,
-                          family_ == ModelFamily::gpt2 ? parameters + qkv_bias_ : nullptr, product, stored);
+                          family_ == ModelFamily::gpt2 ? parameters + qkv_bias_ + columns.first : nullptr, product,
+                          stored);
   });
 }
 
-void AttentionBlock::forward(const PassContext& pass, const float* parameters, const float* x, float* y) {
-  compute_qkv(pass, parameters, x);
-  const Values q = qkv(pass);
-  pass.ops.attention_forward(pass.stream, shape(pass.batch), q, q + width_, q + width_ + kv_heads_ * head_size_,
-                             attended(pass), log_sum_exp(pass), pass.scratch.attention.data());
+void AttentionBlock::forward(const PassContext& pass, Forward purpose, const float* parameters, const float* x,
+                             float* y) {
+  compute_qkv(pass, purpose, parameters, x);
+  if (pass.batch.range == nullptr) {
+    const Qkv<Values> own = split(pass.batch, qkv(pass));
+    pass.ops.attention_forward(pass.stream, shape(pass.batch), own.q, own.k, own.v, attended(pass), log_sum_exp(pass),
+                               pass.scratch.attention.data());
+  } else {
+    attend_ranges(pass);
+    if (purpose == Forward::alone) pass.exchange->release(layer_);
+  }
   for_each_chunk(pass, [&](Chunk chunk) {
     const int64_t first = chunk.begin * width_;
     multiply_forward(pass, chunk.rows, width_, width_, attended(pass) + first, parameters + o_weight_, y + first);
@@ -59,17 +84,43 @@ void AttentionBlock::forward(const PassContext& pass, const float* parameters, c
   });
 }
 
+void AttentionBlock::attend_ranges(const PassContext& pass) {
+  const GangRange& range = *pass.batch.range;
+  const AttentionShape own_shape = shape(pass.batch);
+  const Qkv<Values> own = split(pass.batch, qkv(pass));
+  const AttentionState state{.sums = pass.scratch.d_attended.data(),
+                             .maxima = pass.scratch.maxima.data(),
+                             .divisors = pass.scratch.divisors.data()};
+  const auto attend = [&](const AttentionSegment& segment, ConstValues k, ConstValues v) {
+    pass.ops.attention_segment_forward(pass.stream, own_shape, segment, own.q, k, v, state,
+                                       pass.scratch.attention.data());
+  };
+  attend({.keys = range.tokens(), .causal = true, .first = true}, own.k, own.v);
+  for (int64_t member = range.member; member-- > 0;) {
+    const ConstValues earlier = pass.exchange->wait_earlier(layer_, member);
+    attend({.keys = range.tokens_of(member)}, earlier, earlier + kv_width());
+  }
+  pass.ops.attention_segment_finish(pass.stream, own_shape, state, attended(pass), log_sum_exp(pass));
+}
+
 void AttentionBlock::backward(const PassContext& pass, const float* parameters, const float* x, float* d_residual,
                               float* gradients) {
-  if (recompute_ == Recompute::inner) compute_qkv(pass, parameters, x);
+  if (recompute_ == Recompute::inner) compute_qkv(pass, Forward::repeated, parameters, x);
   backward_output(pass, parameters, d_residual, gradients);
-  const int64_t kv_width = kv_heads_ * head_size_;
-  const Values q = qkv(pass);
-  float* dq = pass.scratch.d_qkv.data();
-  pass.ops.attention_backward(pass.stream, shape(pass.batch), q, q + width_, q + width_ + kv_width, attended(pass),
-                              log_sum_exp(pass), pass.scratch.d_attended.data(), dq, dq + width_,
-                              dq + width_ + kv_width, pass.scratch.attention.data());
-  backward_qkv(pass, parameters, x, d_residual, gradients);
+  if (pass.batch.range == nullptr) {
+    const Qkv<Values> own = split(pass.batch, qkv(pass));
+    const Qkv<float*> d_own = split(pass.batch, pass.scratch.d_qkv.data());
+    pass.ops.attention_backward(pass.stream, shape(pass.batch), own.q, own.k, own.v, attended(pass), log_sum_exp(pass),
+                                pass.scratch.d_attended.data(), d_own.q, d_own.k, d_own.v,
+                                pass.scratch.attention.data());
+    backward(pass, all(), parameters, x, d_residual, gradients);
+    return;
+  }
+  backward_ranges(pass);
+  backward(pass, queries(), parameters, x, d_residual, gradients);
+  add_later(pass);
+  backward(pass, keys_values(), parameters, x, d_residual, gradients);
+  pass.exchange->release(layer_);
 }
 
 void AttentionBlock::backward_output(const PassContext& pass, const float* parameters, const float* d_residual,
@@ -86,22 +137,55 @@ void AttentionBlock::backward_output(const PassContext& pass, const float* param
   });
 }
 
-void AttentionBlock::backward_qkv(const PassContext& pass, const float* parameters, const float* x, float* d_residual,
-                                  float* gradients) {
+void AttentionBlock::backward_ranges(const PassContext& pass) {
+  const GangRange& range = *pass.batch.range;
+  const AttentionShape own_shape = shape(pass.batch);
+  const Qkv<Values> own = split(pass.batch, qkv(pass));
+  const Qkv<float*> d_own = split(pass.batch, pass.scratch.d_qkv.data());
+  const auto attend = [&](const AttentionSegment& segment, ConstValues k, ConstValues v, float* dk, float* dv) {
+    pass.ops.attention_segment_backward(pass.stream, own_shape, segment, own.q, k, v, attended(pass), log_sum_exp(pass),
+                                        pass.scratch.d_attended.data(), d_own.q, dk, dv, pass.scratch.attention.data());
+  };
+  float* d_earlier = pass.scratch.d_earlier.data();
+  for (int64_t member = 0; member < range.member; ++member) {
+    const ConstValues earlier = pass.exchange->wait_earlier(layer_, member);
+    attend({.keys = range.tokens_of(member), .first = member == 0}, earlier, earlier + kv_width(), d_earlier,
+           d_earlier + kv_width());
+    pass.stream.synchronize();
+    pass.exchange->hand_back(layer_, member, d_earlier);
+  }
+  attend({.keys = range.tokens(), .causal = true, .first = range.member == 0}, own.k, own.v, d_own.k, d_own.v);
+}
+
+void AttentionBlock::add_later(const PassContext& pass) {
+  const GangRange& range = *pass.batch.range;
+  const Qkv<float*> d_own = split(pass.batch, pass.scratch.d_qkv.data());
+  for (int64_t member = range.member + 1; member < range.members(); ++member) {
+    const float* later = pass.exchange->wait_later(layer_, member);
+    pass.ops.residual_forward(pass.stream, range.tokens(), keys_values().width, later, nullptr, d_own.k);
+  }
+  pass.stream.synchronize();
+}
+
+void AttentionBlock::backward(const PassContext& pass, const Columns& columns, const float* parameters, const float* x,
+                              float* d_residual, float* gradients) {
   float* normed = pass.scratch.normed.data();
   float* d_normed = pass.scratch.d_normed.data();
+  float* rows = pass.scratch.d_qkv.data() + pass.batch.tokens * columns.first;
+  const int64_t weight = qkv_weight_ + columns.first * width_;
   for_each_chunk(pass, [&](Chunk chunk) {
     const int64_t first = chunk.begin * width_;
-    float* d_qkv = pass.scratch.d_qkv.data() + chunk.begin * qkv_width_;
+    float* d_columns = rows + chunk.begin * columns.width;
     if (family_ == ModelFamily::gpt2) {
-      pass.ops.bias_backward(pass.stream, chunk.rows, qkv_width_, d_qkv, gradients + qkv_bias_);
+      pass.ops.bias_backward(pass.stream, chunk.rows, columns.width, d_columns, gradients + qkv_bias_ + columns.first);
     } else {
-      pass.ops.rope_backward(pass.stream, chunk.rows, qkv_width_, heads_ + kv_heads_, head_size_,
-                             pass.batch.positions + chunk.begin, pass.batch.cosine, pass.batch.sine, d_qkv);
+      pass.ops.rope_backward(pass.stream, chunk.rows, columns.width, columns.rotated_heads, head_size_,
+                             pass.batch.positions + chunk.begin, pass.batch.cosine, pass.batch.sine, d_columns);
     }
     norm_.forward(pass, chunk, parameters, x + first, normed);
-    multiply_weight_gradient(pass, chunk.rows, qkv_width_, width_, d_qkv, normed, gradients + qkv_weight_);
-    multiply_input_gradient(pass, chunk.rows, qkv_width_, width_, d_qkv, parameters + qkv_weight_, d_normed);
+    multiply_weight_gradient(pass, chunk.rows, columns.width, width_, d_columns, normed, gradients + weight);
+    multiply_input_gradient(pass, chunk.rows, columns.width, width_, d_columns, parameters + weight, d_normed);
+    // Of what the norm's backward pass adds, the columns' shares add up.
     norm_.backward(pass, chunk, parameters, x + first, d_normed, d_residual + first, gradients);
   });
 }

@@ -1,6 +1,7 @@
 #include "batch_upload.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "hat/core/error.hpp"
@@ -30,6 +31,22 @@ void check_tokens(const PackedBatch& batch, int64_t vocabulary) {
   }
 }
 
+void check_range(const PackedBatch& batch) {
+  if (!batch.range) return;
+  const GangRange& range = *batch.range;
+  const bool ascends =
+      range.members() >= 1 && range.bounds.front() == 0 &&
+      std::adjacent_find(range.bounds.begin(), range.bounds.end(), std::greater_equal<>()) == range.bounds.end();
+  if (!ascends || range.member < 0 || range.member >= range.members()) {
+    throw Error(fmt::format("member {} of a gang with {} bounds: they do not ascend from 0, or it is none of the gang",
+                            range.member, range.bounds.size()));
+  }
+  if (batch.offsets.size() != 2 || range.tokens() != batch.offsets.back()) {
+    throw Error(fmt::format("range [{}, {}) of a document: the batch has {} tokens in {} documents", range.begin(),
+                            range.end(), batch.inputs.size(), batch.offsets.size() - 1));
+  }
+}
+
 }  // namespace
 
 int64_t BatchUpload::table_length(int64_t longest) const {
@@ -42,16 +59,18 @@ int64_t BatchUpload::table_length(int64_t longest) const {
 DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, const PackedBatch& batch) {
   check_offsets(batch);
   check_tokens(batch, config_.vocabulary);
+  check_range(batch);
   const auto T = static_cast<int64_t>(batch.inputs.size());
   const auto boundaries = static_cast<int64_t>(batch.offsets.size());
 
+  const int64_t first_position = batch.range ? batch.range->begin() : 0;
   int64_t longest = 0;
   host_positions_.resize(batch.inputs.size());
   for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
     const auto begin = host_positions_.begin() + batch.offsets[d];
     const auto end = host_positions_.begin() + batch.offsets[d + 1];
-    std::iota(begin, end, 0);
-    longest = std::max<int64_t>(longest, end - begin);
+    std::iota(begin, end, static_cast<int32_t>(first_position));
+    longest = std::max(longest, first_position + (end - begin));
   }
 
   const auto send = [&](DeviceBuffer<int32_t>& buffer, const std::vector<int32_t>& host) {
@@ -66,6 +85,7 @@ DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, con
   result.targets = send(targets_, batch.targets);
   result.positions = send(positions_, host_positions_);
   result.documents = boundaries - 1;
+  result.range = batch.range ? &*batch.range : nullptr;
   result.offsets = send(offsets_, batch.offsets);
 
   if (config_.family == ModelFamily::gpt2) {

@@ -11,7 +11,7 @@ class BatchUpload {
  public:
   BatchUpload(const ModelConfig& config, const Device& device) : config_(config), device_(device) {}
 
-  /// At most what batches of `tokens` tokens, with documents of up to `longest`, need.
+  /// At most what batches of `tokens` tokens, with documents (or ends of ranges) of up to `longest`, need.
   template <typename Visit>
   void buffers(int64_t tokens, int64_t longest, Visit& visit) {
     for (DeviceBuffer<int32_t>* buffer : {&inputs_, &targets_, &positions_, &offsets_}) visit(*buffer, tokens + 1);
@@ -21,7 +21,8 @@ class BatchUpload {
   }
 
   /// The batch in device memory, valid until the next call. Throws Error when the batch contradicts itself, a token is
-  /// outside the vocabulary, or (GPT-2) a document is longer than the learned positions.
+  /// outside the vocabulary, or (GPT-2) a document is longer than the learned positions. A range must be the only
+  /// document and remain in place as long as the result.
   DeviceBatch upload(const Operations& ops, const Stream& stream, const PackedBatch& batch);
 
  private:

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hat/core/gang_range.hpp"
 #include "hat/device/device_buffer.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
+#include "hat/model/range_exchange.hpp"
 
 namespace hat {
 
@@ -17,11 +19,12 @@ struct DeviceBatch {
   int64_t tokens = 0;                  ///< T
   const int32_t* inputs = nullptr;     ///< (T)
   const int32_t* targets = nullptr;    ///< (T)
-  const int32_t* positions = nullptr;  ///< (T), counted from 0 in each document
+  const int32_t* positions = nullptr;  ///< (T), counted from 0 in each document, or from the range's begin
   int64_t documents = 0;
   const int32_t* offsets = nullptr;  ///< (documents + 1)
-  const float* cosine = nullptr;     ///< (longest document, D / 2), Llama family only
+  const float* cosine = nullptr;     ///< (longest document or end of the range, D / 2), Llama family only
   const float* sine = nullptr;
+  const GangRange* range = nullptr;  ///< null: whole documents
 };
 
 /// A buffer of floats or of bf16, whichever the model stores its activations as.
@@ -68,9 +71,12 @@ struct Scratch {
   ValuesBuffer qkv;                 ///< (T, (H + 2 K) D), where they are not kept
   ValuesBuffer attended;            ///< (T, H D), the same
   DeviceBuffer<float> log_sum_exp;  ///< (H, T), the same
-  DeviceBuffer<float> d_attended;   ///< (T, H D)
+  DeviceBuffer<float> d_attended;   ///< (T, H D); in the forward pass of a range, its attention's sums
   DeviceBuffer<float> d_qkv;        ///< (T, (H + 2 K) D)
   DeviceBuffer<float> attention;    ///< workspace of the kernels
+  DeviceBuffer<float> maxima;       ///< (H, T), of a range's attention
+  DeviceBuffer<float> divisors;     ///< (H, T), the same
+  DeviceBuffer<float> d_earlier;    ///< (longest earlier range, 2 K D), gradient of its keys and values
 };
 
 /// What every block needs in a pass.
@@ -81,6 +87,7 @@ struct PassContext {
   Scratch& scratch;
   Element arithmetic;
   int64_t chunk_tokens;
+  RangeExchange* exchange;  ///< of the batch's range; null: whole documents
 };
 
 /// Rows [begin, begin + rows) of a batch.

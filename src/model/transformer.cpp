@@ -51,22 +51,26 @@ struct Transformer::Impl {
     if (options.chunk_tokens < 1) throw Error(fmt::format("a chunk cannot have {} tokens", options.chunk_tokens));
     layers.reserve(static_cast<size_t>(model.layers));
     for (size_t l = 0; l < static_cast<size_t>(model.layers); ++l) {
-      layers.push_back(
-          {.attention = AttentionBlock(model, layout.blocks[attention_index(l)], options.recompute, options.arithmetic),
-           .mlp = MlpBlock(model, layout.blocks[mlp_index(l)], options.recompute, options.arithmetic),
-           .input = {},
-           .mlp_input = {}});
+      layers.push_back({.attention = AttentionBlock(model, static_cast<int64_t>(l), layout.blocks[attention_index(l)],
+                                                    options.recompute, options.arithmetic),
+                        .mlp = MlpBlock(model, layout.blocks[mlp_index(l)], options.recompute, options.arithmetic),
+                        .input = {},
+                        .mlp_input = {}});
     }
   }
 
   size_t head_index() const { return layout.blocks.size() - 1; }
-  PassContext context(const DeviceBatch& batch) {
-    return {ops, stream, batch, scratch, options.arithmetic, options.chunk_tokens};
+  PassContext context(const DeviceBatch& batch, RangeExchange* exchange) {
+    if ((batch.range != nullptr) != (exchange != nullptr)) {
+      throw Error(batch.range != nullptr ? "a range of a document cannot be computed without those before it"
+                                         : "whole documents have nothing to exchange");
+    }
+    return {ops, stream, batch, scratch, options.arithmetic, options.chunk_tokens, exchange};
   }
 
-  /// All buffers whose size follows from the tokens of a batch.
+  /// All buffers whose size follows from the tokens of a batch; `range` is null for whole documents.
   template <typename Visit>
-  void buffers(int64_t tokens, int64_t documents, Visit& visit) {
+  void buffers(int64_t tokens, int64_t documents, const GangRange* range, Visit& visit) {
     for (Layer& layer : layers) {
       layer.attention.buffers(tokens, visit);
       layer.mlp.buffers(tokens, visit);
@@ -76,15 +80,20 @@ struct Transformer::Impl {
     if (options.recompute == Recompute::full) visit(shared_mlp_input, tokens * config.width);
     head.buffers(tokens, visit);
     visit(d_residual, tokens * config.width);
-    scratch_buffers(tokens, documents, visit);
+    scratch_buffers(tokens, visit);
+    if (range == nullptr) {
+      visit(scratch.attention, ops.attention_workspace(stream, shape(tokens, documents)));
+    } else {
+      range_buffers(*range, visit);
+    }
   }
 
   template <typename Visit>
-  void scratch_buffers(int64_t tokens, int64_t documents, Visit& visit) {
+  void scratch_buffers(int64_t tokens, Visit& visit) {
     const int64_t C = config.width;
     const int64_t F = mlp_width(config);
     const int64_t up_width = config.family == ModelFamily::gpt2 ? F : 2 * F;
-    const int64_t qkv_width = C + 2 * kv_heads(config) * (C / config.heads);
+    const int64_t qkv_width = C + kv_width();
     const int64_t chunk = std::min(tokens, options.chunk_tokens);
     visit(scratch.normed, chunk * C);
     visit(scratch.d_normed, chunk * C);
@@ -101,20 +110,37 @@ struct Transformer::Impl {
     }
     visit(scratch.d_attended, tokens * C);
     visit(scratch.d_qkv, tokens * qkv_width);
-    const AttentionShape shape{.tokens = tokens,
-                               .documents = documents,
-                               .offsets = nullptr,
-                               .heads = config.heads,
-                               .kv_heads = kv_heads(config),
-                               .head_size = C / config.heads,
-                               .q_stride = qkv_width,
-                               .kv_stride = qkv_width};
-    visit(scratch.attention, ops.attention_workspace(stream, shape));
   }
+
+  /// What the attention of a range needs.
+  template <typename Visit>
+  void range_buffers(const GangRange& range, Visit& visit) {
+    int64_t longest_earlier = 0;
+    for (int64_t member = 0; member < range.member; ++member) {
+      longest_earlier = std::max(longest_earlier, range.tokens_of(member));
+    }
+    visit(scratch.maxima, range.tokens() * config.heads);
+    visit(scratch.divisors, range.tokens() * config.heads);
+    visit(scratch.d_earlier, longest_earlier * kv_width());
+    const int64_t most_keys = std::max(longest_earlier, range.tokens());
+    visit(scratch.attention, ops.attention_segment_workspace(stream, shape(range.tokens(), 1), most_keys));
+  }
+
+  /// For the sizes of workspaces.
+  AttentionShape shape(int64_t tokens, int64_t documents) const {
+    return {.tokens = tokens,
+            .documents = documents,
+            .offsets = nullptr,
+            .heads = config.heads,
+            .kv_heads = kv_heads(config),
+            .head_size = config.width / config.heads};
+  }
+  /// Of the keys and values of a token, together.
+  int64_t kv_width() const { return 2 * kv_heads(config) * (config.width / config.heads); }
 
   void grow(const DeviceBatch& batch) {
     GrowBuffers visit{device};
-    buffers(batch.tokens, batch.documents, visit);
+    buffers(batch.tokens, batch.documents, batch.range, visit);
   }
 
   float* mlp_input(size_t l) {
@@ -122,7 +148,7 @@ struct Transformer::Impl {
   }
 
   /// Runs all blocks up to the head's input.
-  void forward(const PassContext& pass, const ParameterPointers& parameters, PassObserver& observer) {
+  void forward(const PassContext& pass, Forward purpose, const ParameterPointers& parameters, PassObserver& observer) {
     observer.before_forward(kEmbedding);
     const float* tokens = parameters[kEmbedding];
     const float* positions =
@@ -132,7 +158,7 @@ struct Transformer::Impl {
     for (size_t l = 0; l < layers.size(); ++l) {
       Layer& layer = layers[l];
       observer.before_forward(static_cast<int64_t>(attention_index(l)));
-      layer.attention.forward(pass, parameters[attention_index(l)], layer.input.data(), mlp_input(l));
+      layer.attention.forward(pass, purpose, parameters[attention_index(l)], layer.input.data(), mlp_input(l));
       observer.before_forward(static_cast<int64_t>(mlp_index(l)));
       float* next = l + 1 < layers.size() ? layers[l + 1].input.data() : head.input();
       layer.mlp.forward(pass, parameters[mlp_index(l)], mlp_input(l), next);
@@ -147,7 +173,7 @@ struct Transformer::Impl {
       Layer& layer = layers[l];
       const float* attention_parameters = parameters[attention_index(l)];
       if (options.recompute == Recompute::full) {
-        layer.attention.forward(pass, attention_parameters, layer.input.data(), mlp_input(l));
+        layer.attention.forward(pass, Forward::repeated, attention_parameters, layer.input.data(), mlp_input(l));
       }
       layer.mlp.backward(pass, parameters[mlp_index(l)], mlp_input(l), d_residual.data(), gradients[mlp_index(l)]);
       observer.after_backward(static_cast<int64_t>(mlp_index(l)));
@@ -202,29 +228,38 @@ const ComputeOptions& Transformer::options() const { return impl_->options; }
 
 int64_t Transformer::buffer_bytes(int64_t tokens, int64_t longest) {
   CountBytes count;
-  impl_->buffers(tokens, /*documents=*/tokens, count);
+  impl_->buffers(tokens, /*documents=*/tokens, /*range=*/nullptr, count);
   impl_->upload.buffers(tokens, longest, count);
   return count.bytes;
 }
 
-LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer) {
+int64_t Transformer::buffer_bytes(const GangRange& range) {
+  CountBytes count;
+  impl_->buffers(range.tokens(), /*documents=*/1, &range, count);
+  impl_->upload.buffers(range.tokens(), range.end(), count);
+  return count.bytes +
+         impl_->config.layers * range.begin() * impl_->kv_width() * element_bytes(impl_->options.arithmetic);
+}
+
+LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer,
+                          RangeExchange* exchange) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  const PassContext pass = model.context(device_batch, exchange);
   model.grow(device_batch);
-  const PassContext pass = model.context(device_batch);
-  model.forward(pass, parameters, observer);
+  model.forward(pass, Forward::alone, parameters, observer);
   const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
   return {nats, count_targets(batch)};
 }
 
 LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers& parameters,
-                              const GradientPointers& gradients, PassObserver& observer) {
+                              const GradientPointers& gradients, PassObserver& observer, RangeExchange* exchange) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  const PassContext pass = model.context(device_batch, exchange);
   model.grow(device_batch);
-  const PassContext pass = model.context(device_batch);
   const size_t head = model.head_index();
-  model.forward(pass, parameters, observer);
+  model.forward(pass, Forward::before_backward, parameters, observer);
   observer.before_backward();  // the head's own forward and backward are one
   float* d_output = model.head.output_weight(gradients[head], gradients[kEmbedding]);
   const double nats = model.head.gradient(pass, parameters[head], model.output_weight(parameters),
@@ -237,10 +272,10 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
 void Transformer::logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  const PassContext pass = model.context(device_batch, /*exchange=*/nullptr);
   model.grow(device_batch);
-  const PassContext pass = model.context(device_batch);
   PassObserver nobody;
-  model.forward(pass, parameters, nobody);
+  model.forward(pass, Forward::alone, parameters, nobody);
   logits.resize(static_cast<size_t>(device_batch.tokens * model.config.vocabulary));
   model.head.logits(pass, parameters[model.head_index()], model.output_weight(parameters), logits.data());
 }

@@ -8,6 +8,7 @@
 #include "hat/core/packed_batch.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
+#include "hat/model/range_exchange.hpp"
 
 namespace hat {
 
@@ -55,16 +56,22 @@ class Transformer {
 
   /// About the bytes of its buffers once it has seen a batch of `tokens` tokens whose longest document has `longest`.
   int64_t buffer_bytes(int64_t tokens, int64_t longest);
+  /// The same for a range of a sequence, and with it the keys and values of all earlier ranges and layers, which a
+  /// RangeExchange keeps from the forward to the backward pass whatever is recomputed. All but those and the tables of
+  /// angles follows the tokens of the range, not of the sequence.
+  int64_t buffer_bytes(const GangRange& range);
 
-  /// Loss alone. `observer` gets before_forward only.
-  LossSum loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer);
+  /// Loss alone. `observer` gets before_forward only. A range of a document needs `exchange`, whole ones must have
+  /// none; the losses of all members' ranges add up to that of the whole document.
+  LossSum loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer,
+               RangeExchange* exchange = nullptr);
 
-  /// Loss, and *adds* d(sum of nats)/d(parameter) to `gradients`.
+  /// Loss, and *adds* d(sum of nats)/d(parameter) to `gradients`, which also add up over the members of a gang.
   /// `parameters` is read through the reference at each use, so that before_forward may still change a pointer.
   LossSum gradient(const PackedBatch& batch, const ParameterPointers& parameters, const GradientPointers& gradients,
-                   PassObserver& observer);
+                   PassObserver& observer, RangeExchange* exchange = nullptr);
 
-  /// Logits of every position, (T, V) row-major, into `logits`. For generation and tests.
+  /// Logits of every position, (T, V) row-major, into `logits`. For generation and tests; whole documents only.
   void logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits);
 
   /// FLOP of forward and backward of one document of `length` tokens (flop_count.hpp).
