@@ -48,9 +48,10 @@ ChargedCost::ChargedCost(const Deck& deck) {
   bytes_per_byte_ = static_cast<double>(charged_layout.size()) / static_cast<double>(layout.size());
 }
 
-double ChargedCost::flop(int64_t length) const {
-  const auto n = static_cast<double>(length);
-  return total_.of(n, n * n);
+double ChargedCost::flop(int64_t begin, int64_t end) const {
+  const auto b = static_cast<double>(begin);
+  const auto e = static_cast<double>(end);
+  return total_.of(e - b, (e - b) * (e + b));
 }
 
 }  // namespace hat

@@ -51,6 +51,14 @@ TEST(ChargedCost, LengthsAreScaledBeforeTheyAreSquared) {
   EXPECT_EQ(scaled.bytes_per_byte(), plain.bytes_per_byte());
 }
 
+TEST(ChargedCost, RangesAddUpToTheirDocument) {
+  Deck deck = small_deck();
+  deck.emulation.length_scale = 16;
+  const ChargedCost cost(deck);
+  EXPECT_DOUBLE_EQ(cost.flop(0, 30) + cost.flop(30, 31) + cost.flop(31, 100), cost.flop(100));
+  EXPECT_GT(cost.flop(50, 100), cost.flop(0, 50));
+}
+
 TEST(ChargedCost, BlocksAddUpToTheWhole) {
   Deck deck = small_deck();
   for (const CostModel model : {CostModel::own, CostModel::gpt2_124m, CostModel::llama_1b}) {

@@ -11,7 +11,7 @@ namespace hat {
 /// What the time of a unit depends on.
 struct UnitSize {
   double tokens = 0;
-  double area = 0;  ///< sum over the documents of tokens^2: causal attention
+  double area = 0;  ///< sum over the documents of tokens^2: causal attention; of a range of one, sequence_cut.hpp
 
   UnitSize& operator+=(const UnitSize& other) {
     tokens += other.tokens;

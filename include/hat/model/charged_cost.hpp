@@ -16,7 +16,10 @@ class ChargedCost {
   explicit ChargedCost(const Deck& deck);
 
   /// FLOP of forward and backward of one document of `length` real tokens: total().of(length, length^2).
-  double flop(int64_t length) const;
+  double flop(int64_t length) const { return flop(0, length); }
+  /// Of tokens [begin, end) of a document: total().of(end - begin, end^2 - begin^2). Those of all ranges add up to that
+  /// of the document.
+  double flop(int64_t begin, int64_t end) const;
 
   /// By block of the deck's model. Layers of the charged model are spread over its layers evenly, attention to
   /// attention and MLP to MLP, so the sum over blocks is total(); the embedding costs nothing.

@@ -12,7 +12,8 @@ namespace hat {
 struct BlockFlop {
   double per_token = 0;
   double per_square = 0;  ///< per token squared, of each document
-  /// Of documents that have `tokens` tokens together, and `squares` when each one's are squared.
+  /// Of documents that have `tokens` tokens together, and `squares` when each one's are squared. Of tokens [b, e) of
+  /// one: of(e - b, e^2 - b^2).
   double of(double tokens, double squares) const { return per_token * tokens + per_square * squares; }
 };
 
