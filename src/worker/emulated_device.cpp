@@ -8,6 +8,7 @@
 
 #include "hat/core/clock.hpp"
 #include "hat/core/random.hpp"
+#include "hat/ledger/sequence_cut.hpp"
 
 namespace hat {
 
@@ -82,15 +83,17 @@ EmulatedDevice::EmulatedDevice(const EmulatedDeviceConfig& config, ChargedCost c
       clock_s_(start_s_) {}
 
 void EmulatedDevice::begin_unit(int64_t unit, std::span<const int32_t> offsets) {
+  UnitSize size;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) size += size_of_range(0, offsets[i + 1] - offsets[i]);
+  begin_unit(unit, size);
+}
+
+void EmulatedDevice::begin_unit(int64_t unit, const GangRange& range) { begin_unit(unit, size_of(range)); }
+
+void EmulatedDevice::begin_unit(int64_t unit, const UnitSize& size) {
   next_block_ = 0;
   ++units_;
-  tokens_ = 0;
-  squares_ = 0;
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const double length = offsets[i + 1] - offsets[i];
-    tokens_ += length;
-    squares_ += length * length;
-  }
+  size_ = size;
   slowness_ = random_log_normal(jitter_, seed_of(Draw::jitter, seed_), worker_, static_cast<uint64_t>(unit));
 }
 
@@ -98,14 +101,14 @@ void EmulatedDevice::before_forward(int64_t block) {
   if (next_block_ < 0) return;
   double flop = 0;
   for (; next_block_ < block; ++next_block_) {
-    flop += cost_.blocks()[static_cast<size_t>(next_block_)].of(tokens_, squares_) / 3;
+    flop += cost_.blocks()[static_cast<size_t>(next_block_)].of(size_.tokens, size_.area) / 3;
   }
   work(flop);
 }
 
 void EmulatedDevice::after_backward(int64_t block) {
   const bool head = block + 1 == std::ssize(cost_.blocks());
-  work(cost_.blocks()[static_cast<size_t>(block)].of(tokens_, squares_) * (head ? 3 : 2) / 3);
+  work(cost_.blocks()[static_cast<size_t>(block)].of(size_.tokens, size_.area) * (head ? 3 : 2) / 3);
   if (block == 0) next_block_ = -1;
 }
 

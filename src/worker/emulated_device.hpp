@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "hat/config/emulation.hpp"
+#include "hat/core/gang_range.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "worker/waiting.hpp"
 
@@ -53,6 +55,8 @@ class EmulatedDevice {
 
   /// A unit of documents [offsets[i], offsets[i + 1]) begins now.
   void begin_unit(int64_t unit, std::span<const int32_t> offsets);
+  /// The same of a range of a document. What the unit waits for from other members is not the device's work.
+  void begin_unit(int64_t unit, const GangRange& range);
   /// Sleep until the device has been through the forward pass of the blocks before `block`, or through the backward
   /// pass of `block`. Nothing in a pass that no begin_unit announced: validation runs at real speed.
   void before_forward(int64_t block);
@@ -70,6 +74,7 @@ class EmulatedDevice {
   double seconds() const { return seconds_; }
 
  private:
+  void begin_unit(int64_t unit, const UnitSize& size);
   /// The device does `flop` more; returns when it is done.
   void work(double flop);
   void sleep_until(double time_s) const;
@@ -84,8 +89,7 @@ class EmulatedDevice {
   double start_s_;           // of the run
   double clock_s_;           // when the device was through with the part before
   int64_t next_block_ = -1;  // whose forward pass is not done yet; -1: no unit under way
-  double tokens_ = 0;        // of the unit
-  double squares_ = 0;       // sum over its documents
+  UnitSize size_;            // of the unit
   double slowness_ = 1;      // its jitter
   int64_t units_ = 0;
   double seconds_ = 0;

@@ -27,10 +27,11 @@ struct Worker {
   explicit Worker(EmulatedDeviceConfig config, int number = 0)
       : device(config, ChargedCost(small_deck()), 3, number, waiting) {}
 
-  /// One unit, with `arithmetic_s` of real arithmetic before each backward part.
-  double run_unit(const std::vector<int32_t>& offsets, int64_t unit = 0, double arithmetic_s = 0) {
+  /// One unit of documents or of a range, with `arithmetic_s` of real arithmetic before each backward part.
+  template <typename Content = std::vector<int32_t>>
+  double run_unit(const Content& content, int64_t unit = 0, double arithmetic_s = 0) {
     const double start_s = now_s();
-    device.begin_unit(unit, offsets);
+    device.begin_unit(unit, content);
     const auto blocks = static_cast<int64_t>(ChargedCost(small_deck()).blocks().size());
     for (int64_t block = 0; block < blocks; ++block) device.before_forward(block);
     forward_s = now_s() - start_s;
@@ -67,6 +68,13 @@ TEST(EmulatedDevice, UnitsLastAsLongAsTheirFlopAtItsSpeed) {
   const double expected_s = 0.2 * cost.flop(700) / unit_flop();
   EXPECT_NEAR(worker.run_unit({0, 700}), expected_s, expected_s * kTolerance);
   EXPECT_NEAR(worker.device.seconds(), 0.2 + expected_s, 1e-9);
+}
+
+TEST(EmulatedDevice, ARangeLastsAsLongAsItsShareOfTheDocument) {
+  Worker worker(device_of(0.2));
+  const ChargedCost cost(small_deck());
+  worker.run_unit(GangRange{.bounds = {0, 300, 700}, .member = 1});
+  EXPECT_NEAR(worker.device.seconds(), 0.2 * (cost.flop(700) - cost.flop(300)) / unit_flop(), 1e-9);
 }
 
 // All but the head's third passes before the backward pass.
