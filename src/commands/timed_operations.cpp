@@ -41,6 +41,10 @@ const Operations& timed_operations() {
       .attention_workspace = Timed<&Operations::attention_workspace>::call,
       .attention_forward = Timed<&Operations::attention_forward>::call,
       .attention_backward = Timed<&Operations::attention_backward>::call,
+      .attention_segment_workspace = Timed<&Operations::attention_segment_workspace>::call,
+      .attention_segment_forward = Timed<&Operations::attention_segment_forward>::call,
+      .attention_segment_finish = Timed<&Operations::attention_segment_finish>::call,
+      .attention_segment_backward = Timed<&Operations::attention_segment_backward>::call,
       .swiglu_forward = Timed<&Operations::swiglu_forward>::call,
       .swiglu_backward = Timed<&Operations::swiglu_backward>::call,
       .gelu_forward = Timed<&Operations::gelu_forward>::call,
@@ -57,9 +61,12 @@ const Operations& timed_operations() {
 }
 
 OperationSeconds operation_seconds() {
-  return {
-      .products = Timed<&Operations::gemm>::seconds,
-      .attention = Timed<&Operations::attention_forward>::seconds + Timed<&Operations::attention_backward>::seconds};
+  return {.products = Timed<&Operations::gemm>::seconds,
+          .attention = Timed<&Operations::attention_forward>::seconds +
+                       Timed<&Operations::attention_backward>::seconds +
+                       Timed<&Operations::attention_segment_forward>::seconds +
+                       Timed<&Operations::attention_segment_finish>::seconds +
+                       Timed<&Operations::attention_segment_backward>::seconds};
 }
 
 std::vector<std::pair<const char*, double>> seconds_by_operation() {
@@ -78,6 +85,10 @@ std::vector<std::pair<const char*, double>> seconds_by_operation() {
            {"attention_workspace", Timed<&Operations::attention_workspace>::seconds},
            {"attention_forward", Timed<&Operations::attention_forward>::seconds},
            {"attention_backward", Timed<&Operations::attention_backward>::seconds},
+           {"attention_segment_workspace", Timed<&Operations::attention_segment_workspace>::seconds},
+           {"attention_segment_forward", Timed<&Operations::attention_segment_forward>::seconds},
+           {"attention_segment_finish", Timed<&Operations::attention_segment_finish>::seconds},
+           {"attention_segment_backward", Timed<&Operations::attention_segment_backward>::seconds},
            {"swiglu_forward", Timed<&Operations::swiglu_forward>::seconds},
            {"swiglu_backward", Timed<&Operations::swiglu_backward>::seconds},
            {"gelu_forward", Timed<&Operations::gelu_forward>::seconds},
