@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -203,7 +204,7 @@ Request Communicator::start_send(std::span<const std::byte> data, int destinatio
   return request;
 }
 
-Request Communicator::start_transfer(std::span<const std::byte> data, int destination, int tag) const {
+Request Communicator::start_transfer(std::span<const std::byte> data, int destination, int tag, double charge) const {
   if (impl_->network == nullptr) return start_send(data, destination, tag);
   EmulatedNetwork& network = *impl_->network;
   const int to = impl_->world_ranks[static_cast<size_t>(destination)];
@@ -211,7 +212,8 @@ Request Communicator::start_transfer(std::span<const std::byte> data, int destin
   request.impl_ = std::make_unique<Request::Impl>();
   auto gate = [comm = impl_.get(), sent = request.impl_.get(), data, destination, tag,
                number = impl_->transfers[static_cast<size_t>(destination)].started++,
-               transfer = network.start(network.world_rank(), to, std::ssize(data))]() mutable {
+               transfer = network.start(network.world_rank(), to,
+                                        std::llround(charge * static_cast<double>(data.size())))]() mutable {
     int64_t& left = comm->transfers[static_cast<size_t>(destination)].left;
     if (!EmulatedNetwork::is_through(transfer) || left != number) return false;
     ++left;

@@ -90,13 +90,15 @@ std::map<int64_t, WorkerTotal> worker_totals(const hdf5::File& file) {
   const std::vector<double> tokens = of("tokens", Sound::tally);
   const std::vector<double> mpi = of("mpi_seconds", Sound::amount);
   const std::vector<double> transfer = of("barrier_transfer_seconds", Sound::amount);
+  const std::vector<double> in_gangs = of("gang_transfer_seconds", Sound::amount);
   std::vector<std::vector<double>> seconds;
   seconds.reserve(kActivities);
   for (const char* name : kActivityNames) seconds.push_back(of(name, Sound::amount));
   std::map<int64_t, WorkerTotal> totals;
   for (size_t row = 0; row < worker.size(); ++row) {
     WorkerTotal& total = totals[static_cast<int64_t>(worker[row])];
-    AccountReading passed{.mpi_seconds = mpi[row], .barrier_transfer_seconds = transfer[row]};
+    AccountReading passed{
+        .mpi_seconds = mpi[row], .barrier_transfer_seconds = transfer[row], .gang_transfer_seconds = in_gangs[row]};
     for (const std::vector<double>& activity : seconds) passed.seconds.push_back(activity[row]);
     add(total.account, passed);
     total.units += static_cast<int64_t>(units[row]);
@@ -180,6 +182,7 @@ nlohmann::json account_json(const WorkerTotal& total) {
           {"seconds", seconds},
           {"mpi_seconds", total.account.mpi_seconds},
           {"barrier_transfer_seconds", total.account.barrier_transfer_seconds},
+          {"gang_transfer_seconds", total.account.gang_transfer_seconds},
           {"units", total.units},
           {"tokens", total.tokens}};
 }
@@ -282,7 +285,11 @@ void add_accounts(const fs::path& run, Inspection& result) {
     if (std::adjacent_find(step.begin(), step.end(), std::greater_equal<>()) != step.end()) {
       throw InputError(file.path(), "/steps/step", "the steps do not ascend");
     }
-    const std::vector<double> recomputed = column(file, "steps", "recomputed", Sound::tally);
+    const auto sum_of = [&file](const char* name) {
+      const std::vector<double> values = column(file, "steps", name, Sound::tally);
+      return static_cast<int64_t>(std::accumulate(values.begin(), values.end(), 0.0));
+    };
+    for (const char* name : {"recomputed", "gangs", "gang_members"}) result.data[name] = sum_of(name);
     const std::map<int64_t, WorkerTotal> workers = worker_totals(file);
     const std::vector<BlockTotal> blocks = block_totals(file, names);
     result.data["measured_steps"] = steps;
@@ -291,12 +298,17 @@ void add_accounts(const fs::path& run, Inspection& result) {
         "medians)\n",
         steps);
     add_gaps(step, result);
-    result.data["recomputed"] = static_cast<int64_t>(std::accumulate(recomputed.begin(), recomputed.end(), 0.0));
     if (steps == 0) return;
     add_workers(workers, result);
     add_blocks(names, blocks, result);
     if (result.data["recomputed"] > 0) {
       result.text += fmt::format("    units computed again: {}\n", result.data["recomputed"].get<int64_t>());
+    }
+    const auto gangs = result.data["gangs"].get<int64_t>();
+    if (gangs > 0) {
+      result.text +=
+          fmt::format("    sequences computed by several workers: {}, by {:.1f} on average\n", with_commas(gangs),
+                      result.data["gang_members"].get<double>() / static_cast<double>(gangs));
     }
   } catch (const InputError& error) {
     result.problems.emplace_back(error.what());

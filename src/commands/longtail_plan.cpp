@@ -43,12 +43,14 @@ int64_t number_of(const std::string& option, const std::string& text, int64_t le
   return std::stoll(value);
 }
 
-/// "on_demand/hybrid/all@9": dispatch, mode, barriers (empty: the mode's), workers (0: all).
+/// "on_demand/hybrid/all:never@9": dispatch, mode, barriers (empty: the mode's), split.policy (empty: the deck's),
+/// workers (0: all).
 struct Policy {
   std::string text;
   std::string dispatch;
   std::string mode;
   std::string barriers;
+  std::string split;
   int workers = 0;
 };
 
@@ -57,7 +59,10 @@ Policy parse_policy(const std::string& text) {
   policy.text = text;
   const size_t at = text.find('@');
   if (at != std::string::npos) policy.workers = static_cast<int>(number_of("policies", text.substr(at + 1), 1));
-  const std::string names = text.substr(0, at);
+  std::string names = text.substr(0, at);
+  const size_t colon = names.find(':');
+  if (colon != std::string::npos) policy.split = names.substr(colon + 1);
+  names.resize(std::min(colon, names.size()));
   const size_t first = names.find('/');
   if (first == std::string::npos) {
     refuse("policies", fmt::format("'{}' is not dispatch/mode, such as on_demand/hybrid", text));
@@ -84,6 +89,7 @@ Settings settings_of(const Policy& policy, const std::string& staleness) {
                     {"mode", policy.mode, "policies"},
                     {"staleness", staleness, "staleness"}};
   if (!policy.barriers.empty()) settings.push_back({"barriers", policy.barriers, "policies"});
+  if (!policy.split.empty()) settings.push_back({"split.policy", policy.split, "policies"});
   return settings;
 }
 

@@ -1,10 +1,12 @@
 #include "commands/training_run.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "commands/all_ranks.hpp"
 #include "commands/compute_choice.hpp"
@@ -91,7 +93,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
-  group_pulls(setup.plan, node_of_rank);
+  group_workers(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) check_run_folder(deck);
@@ -226,6 +228,41 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
   return network;
 }
 
+/// What the workers' links do, on all ranks, servers included. Collective.
+LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Communicator& workers, bool is_worker) {
+  LinkSpeeds own;
+  if (is_worker) own = measure_links(workers, plan.node_of_worker);
+  LinkSpeeds all;
+  for (const std::string& text :
+       world.all_gather(fmt::format("{} {} {} {}", own.inside.bytes_per_s, own.inside.latency_s,
+                                    own.between.bytes_per_s, own.between.latency_s))) {
+    LinkSpeeds seen;
+    std::istringstream in(text);
+    for (double* number :
+         {&seen.inside.bytes_per_s, &seen.inside.latency_s, &seen.between.bytes_per_s, &seen.between.latency_s}) {
+      std::string word;
+      in >> word;
+      *number = std::stod(word);  // infinity, too
+    }
+    all = slower_of(all, seen);
+  }
+  return all;
+}
+
+void describe_links(const RunPlan& plan) {
+  const auto text = [](const LinkSpeed& link) {
+    return fmt::format("{}/s after {:.0f} us", human_bytes(static_cast<int64_t>(link.bytes_per_s)),
+                       1e6 * link.latency_s);
+  };
+  std::string links;
+  if (std::isfinite(plan.links.inside.bytes_per_s)) links += ", inside a node " + text(plan.links.inside);
+  if (std::isfinite(plan.links.between.bytes_per_s)) links += ", between nodes " + text(plan.links.between);
+  fmt::print("one sequence: by up to {} workers{}; links between workers{}\n", plan.gang_workers(),
+             plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "",
+             links.empty() ? " not measured" : links.substr(1));
+  std::fflush(stdout);
+}
+
 /// The run itself: a window for the parameters, then each rank lives its role.
 void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
   const RunPlan& plan = setup.plan;
@@ -241,6 +278,10 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   std::optional<NodeSlots> node_slots;
   if (shares) node_slots.emplace(plan, sharers);
   if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
+  if (plan.forms_gangs()) {
+    setup.plan.links = links_of(plan, world, workers, setup.worker >= 0);
+    if (setup.server == 0) describe_links(plan);
+  }
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;

@@ -9,6 +9,7 @@
 
 #include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
+#include "config/gang_keys.hpp"
 #include "hat/config/checks.hpp"
 
 namespace hat {
@@ -450,6 +451,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_schedule_of_run_keys(options, deck);
   add_trace_keys(options, deck.trace);
   add_cutting_keys(options, deck.cutting);
+  add_gang_keys(options, deck.gang);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
   add_sensitivity_keys(options, deck.sensitivity);
@@ -462,6 +464,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_consistency(options, deck);
   settle_cutting(options, deck);
   check_delay(options, deck);
+  check_gang(options, deck);
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);
   check_sizes(options, deck);

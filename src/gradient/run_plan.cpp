@@ -58,20 +58,25 @@ int64_t RunPlan::pull_sharers(int worker) const {
   return std::count(pull_group.begin(), pull_group.end(), pull_group[static_cast<size_t>(worker)]);
 }
 
-// Under the rule freshest a version is chosen by each worker when it looks; unbounded, nothing tells when a slot of the
-// node may be used again.
-void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank) {
-  if (!plan.deck.pull_share || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+void group_workers(RunPlan& plan, const std::vector<int>& node_of_rank) {
   std::vector<std::pair<int, int64_t>> nodes;
   for (const int rank : plan.roles.rank_of_worker) {
     const EmulatedNetworkConfig& network = plan.deck.emulation.network;
     const int64_t emulated = network.on() ? rank / network.ranks_per_node : 0;
     const std::pair<int, int64_t> node(node_of_rank[static_cast<size_t>(rank)], emulated);
     const auto found = std::find(nodes.begin(), nodes.end(), node);
-    plan.pull_group.push_back(static_cast<int>(found - nodes.begin()));
+    plan.node_of_worker.push_back(static_cast<int>(found - nodes.begin()));
     if (found == nodes.end()) nodes.push_back(node);
   }
-  if (nodes.size() == plan.pull_group.size()) plan.pull_group.clear();  // nobody has company
+  // Under the rule freshest a version is chosen by each worker when it looks; unbounded, nothing tells when a slot of
+  // the node may be used again.
+  if (!plan.deck.pull_share || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+  if (nodes.size() < plan.node_of_worker.size()) plan.pull_group = plan.node_of_worker;  // or nobody has company
+}
+
+double exchange_charge(const RunPlan& plan) {
+  const ChargedCost charged(plan.deck);
+  return charged.exchange_bytes_per_byte() / charged.bytes_per_byte();
 }
 
 bool checkpoint_due(const RunPlan& plan, int64_t steps) {

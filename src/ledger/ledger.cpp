@@ -23,9 +23,19 @@ std::vector<std::vector<Sequence>> dealt_out(const std::vector<Sequence>& sequen
   return shares;
 }
 
-/// Shares of nearly equal cost. The heaviest one is another worker's in every step.
-std::vector<std::vector<Sequence>> balanced_shares(const std::vector<Sequence>& sequences, size_t workers, int64_t step,
-                                                   const UnitCostModel& model) {
+/// Shares of nearly equal cost beside what workers have already. The heaviest one is another worker's in every step.
+std::vector<std::vector<Sequence>> balanced_shares(const std::vector<Sequence>& sequences, std::vector<double> loads,
+                                                   int64_t step, const UnitCostModel& model) {
+  const size_t workers = loads.size();
+  if (std::ranges::any_of(loads, [](double load) { return load > 0; })) {  // one after the other where most is missing
+    std::vector<std::vector<Sequence>> shares(workers);
+    for (const Sequence& sequence : longest_first(sequences)) {
+      const auto least = std::ranges::min_element(loads);
+      *least += model.cost(size_of(sequence));
+      shares[static_cast<size_t>(least - loads.begin())].push_back(sequence);
+    }
+    return shares;
+  }
   std::vector<double> costs;
   costs.reserve(sequences.size());
   for (const Sequence& sequence : sequences) costs.push_back(model.cost(size_of(sequence)));
@@ -60,7 +70,9 @@ Ledger::Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, 
       validation_(std::move(validation)),
       options_(options),
       costs_(options.workers, options.area_weight),
+      prior_costs_(options.workers, options.area_weight),
       planner_(options_, costs_),
+      gangs_(options_, options.deterministic ? prior_costs_ : costs_),
       phase_(Phase::training),
       pause_(options.first_step),  // the first pause: validation before training
       run_{.committed = options.first_step,
@@ -105,7 +117,46 @@ Ledger::Unit& Ledger::add_unit(OpenStep& step, std::vector<Sequence> sequences) 
   return step.units.emplace(next_unit_++, Unit{.order = order, .sequences = std::move(sequences)}).first->second;
 }
 
-Ledger::OpenStep& Ledger::open_step(int64_t step) {
+void Ledger::add_gang(OpenStep& open, int64_t step, const Sequence& sequence, PlannedGang plan) {
+  const auto gang = std::ssize(open.gangs);
+  int64_t earlier = 0;
+  for (size_t member = 0; member < plan.workers.size(); ++member) {
+    const auto worker = static_cast<size_t>(plan.workers[member]);
+    const Sequence range{.document = sequence.document,
+                         .begin = sequence.begin + earlier,
+                         .length = plan.lengths[member],
+                         .earlier = earlier};
+    earlier += range.length;
+    const int64_t number = next_unit_;
+    add_unit(open, {range}).gang = gang;
+    open.own_units[worker].push_back(number);
+    run_.workers[worker].reserved.push_back({.step = step,
+                                             .unit = number,
+                                             .size = size_of(range),
+                                             .gang = next_gang_,
+                                             .exchange_s = gangs_.exchange_seconds(plan.workers, plan.lengths)});
+  }
+  open.gangs.push_back({.number = next_gang_++, .plan = std::move(plan)});
+}
+
+/// Returns the sequences that are none's, in their order.
+std::vector<Sequence> Ledger::form_gangs(OpenStep& open, int64_t worker, int64_t step, std::vector<Sequence> sequences,
+                                         double now_s) {
+  if (options_.gang.policy == SplitPolicy::never || options_.staleness == kUnbounded) return sequences;
+  const std::vector<Sequence> sorted = longest_first(sequences);
+  // Units fixed in advance: as if all began at once.
+  const std::vector<double> free_at =
+      plans_ahead() ? planner_.free_at(worker, step, run_, now_s) : std::vector<double>(run_.workers.size(), 0.0);
+  const int64_t staleness = step < options_.sync_steps ? 0 : options_.staleness;
+  for (PlannedGang& gang : gangs_.plan(sorted, free_at, staleness)) {
+    const Sequence& sequence = sorted[gang.place];
+    sequences.erase(std::ranges::find(sequences, sequence));
+    add_gang(open, step, sequence, std::move(gang));
+  }
+  return sequences;
+}
+
+Ledger::OpenStep& Ledger::open_step(int64_t worker, int64_t step, double now_s) {
   const auto found = steps_.find(step);
   if (found != steps_.end()) return found->second;
   const Step& plan = order_.step(step);
@@ -115,6 +166,7 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
   open.complete.assign(static_cast<size_t>(options_.completions), false);
   const auto workers = static_cast<size_t>(options_.workers);
   open.own_units.resize(workers);
+  const std::vector<Sequence> sequences = form_gangs(open, worker, step, plan.sequences, now_s);
   const auto add_shares = [&](const std::vector<std::vector<Sequence>>& shares) {
     for (size_t worker = 0; worker < workers; ++worker) {
       for (std::vector<Sequence>& unit : pack_units(shares[worker], options_.unit_tokens)) {
@@ -125,21 +177,29 @@ Ledger::OpenStep& Ledger::open_step(int64_t step) {
   };
   switch (options_.dispatch) {
     case Dispatch::static_:
-      add_shares(dealt_out(plan.sequences, workers));
+      add_shares(dealt_out(sequences, workers));
       break;
     case Dispatch::sorted:
-      add_shares(dealt_out(longest_first(plan.sequences), workers));
+      add_shares(dealt_out(longest_first(sequences), workers));
       break;
-    case Dispatch::balanced:
-      add_shares(balanced_shares(plan.sequences, workers, step, costs_));
+    case Dispatch::balanced: {
+      std::vector<double> loads(workers, 0.0);
+      for (size_t worker = 0; worker < workers; ++worker) {
+        for (const Assigned& range : run_.workers[worker].reserved) {
+          if (range.step == step) loads[worker] += costs_.cost(range.size);
+        }
+      }
+      add_shares(balanced_shares(sequences, std::move(loads), step, costs_));
       break;
+    }
     case Dispatch::on_demand:
       if (plans_ahead()) {
-        const std::vector<Sequence> sequences = longest_first(plan.sequences);
-        open.free = {.sequences = {sequences.begin(), sequences.end()}, .longest = sequences.front().length};
+        const std::vector<Sequence> sorted = longest_first(sequences);
+        run_.free[step] = {.sequences = {sorted.begin(), sorted.end()},
+                           .longest = sorted.empty() ? 0 : sorted.front().length};
         break;
       }
-      for (std::vector<Sequence>& unit : pack_units(plan.sequences, options_.unit_tokens)) {
+      for (std::vector<Sequence>& unit : pack_units(sequences, options_.unit_tokens)) {
         open.own_units[open.units.size() % workers].push_back(next_unit_);
         add_unit(open, std::move(unit));
       }
@@ -169,7 +229,12 @@ Lease Ledger::lease_training(int64_t worker, double now_s) {
     state.first_step = step;
     if (state.assigned.empty()) state.since_s = now_s;
     Lease lease = lease_unit(step, *unit);
-    state.assigned.push_back({.step = step, .unit = *unit, .size = size_of(lease.sequences)});
+    if (!state.reserved.empty() && state.reserved.front().unit == *unit) {
+      state.assigned.push_back(state.reserved.front());
+      state.reserved.pop_front();
+    } else {
+      state.assigned.push_back({.step = step, .unit = *unit, .size = size_of(lease.sequences)});
+    }
     return lease;
   }
   state.first_step = std::max(state.first_step, limit);
@@ -180,31 +245,40 @@ Lease Ledger::lease_unit(int64_t step, int64_t number) {
   Unit& unit = unit_of(step, number);
   if (unit.state != UnitState::free) throw Error(fmt::format("unit {} was to be leased twice", number));
   unit.state = UnitState::leased;
-  return {.kind = LeaseKind::train,
-          .unit = number,
-          .generation = 1,
-          .step = step,
-          .order = unit.order,
-          .sequences = unit.sequences};
+  Lease lease{.kind = LeaseKind::train,
+              .unit = number,
+              .generation = 1,
+              .step = step,
+              .order = unit.order,
+              .sequences = unit.sequences};
+  if (unit.gang != Assigned::kNoGang) {
+    const PlannedGang& gang = steps_.at(step).gangs[static_cast<size_t>(unit.gang)].plan;
+    for (size_t member = 0; member < gang.workers.size(); ++member) {
+      lease.gang.push_back({.worker = gang.workers[member], .length = gang.lengths[member]});
+    }
+  }
+  return lease;
 }
 
 /// Number of the unit of this step that the worker shall compute next, if there is one for it.
 std::optional<int64_t> Ledger::take_unit(int64_t worker, int64_t step, double now_s) {
-  OpenStep& open = open_step(step);
-  if (!plans_ahead()) {
-    std::deque<int64_t>& own = open.own_units[static_cast<size_t>(worker)];
-    if (own.empty()) return std::nullopt;
+  OpenStep& open = open_step(worker, step, now_s);
+  std::deque<int64_t>& own = open.own_units[static_cast<size_t>(worker)];
+  const auto take_own = [&own] {
     const int64_t number = own.front();
     own.pop_front();
     return number;
-  }
-  const std::vector<size_t> places = planner_.unit_for(worker, step, open.free, run_, now_s);
-  if (places.empty()) return std::nullopt;
+  };
+  if (!plans_ahead()) return own.empty() ? std::nullopt : std::optional(take_own());
+  const std::vector<size_t> places =
+      own.empty() ? planner_.unit_for(worker, step, run_, now_s) : planner_.unit_before_gang(worker, step, run_, now_s);
+  if (places.empty()) return own.empty() ? std::nullopt : std::optional(take_own());
+  std::deque<Sequence>& free = run_.free.at(step).sequences;
   std::vector<Sequence> sequences;
   sequences.reserve(places.size());
-  for (const size_t place : places) sequences.push_back(open.free.sequences[place]);
+  for (const size_t place : places) sequences.push_back(free[place]);
   for (auto place = places.rbegin(); place != places.rend(); ++place) {
-    open.free.sequences.erase(open.free.sequences.begin() + static_cast<std::ptrdiff_t>(*place));
+    free.erase(free.begin() + static_cast<std::ptrdiff_t>(*place));
   }
   const int64_t number = next_unit_;
   add_unit(open, std::move(sequences));
@@ -247,7 +321,18 @@ void Ledger::unit_computed(const UnitReport& report, double now_s) {
   std::erase_if(worker.assigned, [&](const Assigned& assigned) { return assigned.unit == report.unit; });
   worker.since_s = now_s;
   costs_.observe(report.worker, size_of(unit.sequences), report.seconds);
+  if (unit.gang != Assigned::kNoGang) gang_computed(steps_.at(report.step), unit, report);
   commit_complete_steps(now_s);
+}
+
+// All members end at about the same time; the one that began last waited least, so its time is that of the gang.
+void Ledger::gang_computed(OpenStep& step, const Unit& unit, const UnitReport& report) {
+  Gang& gang = step.gangs[static_cast<size_t>(unit.gang)];
+  gang.seconds = gang.reports == 0 ? report.elapsed_s : std::min(gang.seconds, report.elapsed_s);
+  gang.compute_s = std::max(gang.compute_s, report.seconds);
+  ++gang.reports;
+  if (gang.reports < std::ssize(gang.plan.workers)) return;
+  gangs_.observe(gang.plan, gang.seconds, gang.compute_s);
 }
 
 void Ledger::server_completed_step(const StepComplete& message, double now_s) {
@@ -282,6 +367,10 @@ void Ledger::commit_complete_steps(double now_s) {
     const bool computed = step.units_computed == static_cast<int64_t>(step.units.size());
     if (!computed || !std::all_of(step.complete.begin(), step.complete.end(), [](bool c) { return c; })) return;
     StepResult result{.step = run_.committed, .epoch = step.epoch, .staleness_counts = step.staleness_counts};
+    for (const Gang& gang : step.gangs) {
+      ++result.gangs;
+      result.gang_members += std::ssize(gang.plan.workers);
+    }
     for (const auto& [number, unit] : step.units) {  // in unit order, so that equal units give equal bits
       result.nats += unit.nats;
       result.tokens += unit.tokens;
@@ -292,6 +381,7 @@ void Ledger::commit_complete_steps(double now_s) {
     }
     finished_steps_.push_back(std::move(result));
     steps_.erase(found);
+    run_.free.erase(run_.committed);
     run_.committed_at[run_.committed] = now_s;
     run_.committed_at.erase(run_.committed - 1 - options_.staleness - options_.lookahead);
     ++run_.committed;

@@ -2,29 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <numeric>
-#include <tuple>
+#include <queue>
 #include <utility>
 
 namespace hat {
-
-namespace {
-/// When workers that are free at `free_at` and do `speeds` of work a second have done `work` if none of them idles.
-double common_end(std::vector<std::pair<double, double>> free_at_and_speed, double work) {
-  std::ranges::sort(free_at_and_speed);
-  double end = 0;
-  double speed = 0;
-  for (size_t i = 0; i < free_at_and_speed.size(); ++i) {
-    const auto [at, own_speed] = free_at_and_speed[i];
-    work -= (at - end) * speed;
-    if (work <= 0) return at + work / speed;
-    end = at;
-    speed += own_speed;
-  }
-  return end + work / speed;
-}
-}  // namespace
 
 double Planner::end_of_unit(double begin_s, double seconds, double past_barrier_s) const {
   const double at_barrier_s = begin_s + options_.before_barrier * seconds;
@@ -33,17 +16,25 @@ double Planner::end_of_unit(double begin_s, double seconds, double past_barrier_
 
 // A unit leaves the first barrier block in the backward pass, which takes twice as long as the forward pass, that long
 // before its end.
-Planner::Outlook Planner::outlook(int64_t step, const RunState& run, double now_s) const {
+Planner::Outlook Planner::outlook(int64_t worker, int64_t step, const RunState& run, double now_s) const {
   Outlook outlook;
   std::vector<double>& ends = outlook.free_at;
-  for (const WorkerState& worker : run.workers) ends.push_back(worker.since_s);
-  std::vector<size_t> done(run.workers.size(), 0);  // units taken into account, by worker
-  std::map<int64_t, double> end_of_step;            // of what is leased
-  double past_barrier = 0;                          // all of the steps before
+  std::map<int64_t, int64_t> absent;  // by gang: members that have not come to it
   int64_t last = step;
-  for (const WorkerState& worker : run.workers) {
-    if (!worker.assigned.empty()) last = std::max(last, worker.assigned.back().step);
+  for (const WorkerState& state : run.workers) {
+    ends.push_back(state.since_s);
+    for (const std::deque<Assigned>* units : {&state.assigned, &state.reserved}) {
+      if (!units->empty()) last = std::max(last, units->back().step);
+      for (const Assigned& unit : *units) {
+        if (unit.gang != Assigned::kNoGang) ++absent[unit.gang];
+      }
+    }
   }
+  outlook.free_before = ends;
+  std::vector<size_t> done(run.workers.size(), 0);        // units taken into account, by worker
+  std::vector<bool> is_there(run.workers.size(), false);  // at the gang that it comes to next
+  std::map<int64_t, double> end_of_step;                  // of what is leased
+  double past_barrier = 0;                                // all of the steps before
   const auto end_of_all_to = [&](int64_t s) {
     const auto committed = run.committed_at.find(s);
     if (committed != run.committed_at.end()) return committed->second;
@@ -57,22 +48,89 @@ Planner::Outlook Planner::outlook(int64_t step, const RunState& run, double now_
     const double may_begin = end_of_all_to(needed_by(s));
     const double may_pass = past_barrier;
     if (s == step) outlook.past_barrier_s = may_pass;
-    for (size_t w = 0; w < run.workers.size(); ++w) {
-      const std::deque<Assigned>& assigned = run.workers[w].assigned;
-      for (; done[w] < assigned.size() && assigned[done[w]].step == s; ++done[w]) {
-        const double seconds = costs_.seconds(static_cast<int64_t>(w), assigned[done[w]].size);
-        double end = end_of_unit(std::max(ends[w], may_begin), seconds, may_pass);
+    // Units of a worker up to the next gang whose other members are not there; whether any was new.
+    const auto go_on = [&](size_t w) {
+      bool any = false;
+      const WorkerState& state = run.workers[w];
+      for (; done[w] < state.assigned.size() + state.reserved.size(); ++done[w]) {
+        const bool is_reserved = done[w] >= state.assigned.size();
+        const Assigned& unit = is_reserved ? state.reserved[done[w] - state.assigned.size()] : state.assigned[done[w]];
+        if (unit.step != s) break;
+        double begin = std::max(ends[w], may_begin);
+        if (unit.gang != Assigned::kNoGang) {
+          double& together = outlook.gang_begin[unit.gang];
+          if (!is_there[w]) {
+            together = std::max(together, begin);
+            --absent.at(unit.gang);
+            any = true;
+          }
+          is_there[w] = absent.at(unit.gang) > 0;
+          if (is_there[w]) break;
+          begin = together;
+        }
+        const double seconds = costs_.seconds(static_cast<int64_t>(w), unit.size) + unit.exchange_s;
+        double end = end_of_unit(begin, seconds, may_pass);
         // One that is late already will be late by as much again.
-        if (done[w] == 0 && end < now_s) end = now_s + (now_s - end);
+        if (done[w] == 0 && !is_reserved && end < now_s) end = now_s + (now_s - end);
         ends[w] = end;
+        if (!is_reserved) outlook.free_before[w] = end;
         end_of_step[s] = std::max(end_of_step[s], end);
         if (has_barrier()) past_barrier = std::max(past_barrier, end - 2 * options_.before_barrier * seconds);
+        any = true;
       }
+      return any;
+    };
+    for (bool any = true; any;) {
+      any = false;
+      for (size_t w = 0; w < run.workers.size(); ++w) any = go_on(w) || any;
+    }
+    const auto left = run.free.find(s);
+    if (s >= step || left == run.free.end() || left->second.sequences.empty()) continue;
+    using Free = std::pair<double, size_t>;  // since when, worker
+    std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+    for (size_t w = 0; w < run.workers.size(); ++w) {
+      if (static_cast<int64_t>(w) != worker && run.workers[w].first_step <= s) free.emplace(ends[w], w);
+    }
+    if (free.empty()) continue;
+    for (const Sequence& sequence : left->second.sequences) {
+      const auto [since, w] = free.top();
+      free.pop();
+      const double seconds = costs_.seconds(static_cast<int64_t>(w), size_of(sequence));
+      ends[w] = end_of_unit(std::max({since, may_begin, now_s}), seconds, may_pass);
+      outlook.free_before[w] = ends[w];
+      free.emplace(ends[w], w);
+      end_of_step[s] = std::max(end_of_step[s], ends[w]);
+      if (has_barrier()) past_barrier = std::max(past_barrier, ends[w] - 2 * options_.before_barrier * seconds);
     }
   }
   const double may_begin = std::max(now_s, end_of_all_to(needed_by(step)));
   for (double& end : ends) end = std::max(end, may_begin);
+  for (double& end : outlook.free_before) end = std::max(end, may_begin);
   return outlook;
+}
+
+std::vector<double> Planner::free_at(int64_t worker, int64_t step, const RunState& run, double now_s) const {
+  return outlook(worker, step, run, now_s).free_at;
+}
+
+std::vector<size_t> Planner::unit_before_gang(int64_t worker, int64_t step, const RunState& run, double now_s) const {
+  const FreeSequences& free_sequences = run.free.at(step);
+  constexpr double kSafety = 0.9;  // all members wait if it takes longer than predicted
+  const Outlook ahead = outlook(worker, step, run, now_s);
+  const auto w = static_cast<size_t>(worker);
+  const double room_s = kSafety * (ahead.gang_begin.at(run.workers[w].reserved.front().gang) - ahead.free_before[w]);
+  std::vector<size_t> places;  // of those that take less
+  for (size_t place = 0; place < free_sequences.sequences.size(); ++place) {
+    const double seconds = costs_.seconds(worker, size_of(free_sequences.sequences[place]));
+    const double end_s = end_of_unit(ahead.free_before[w], seconds, ahead.past_barrier_s);
+    if (end_s - ahead.free_before[w] <= room_s) places.push_back(place);
+  }
+  if (places.empty()) return {};
+  const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
+  const double left = room_s * costs_.cost(full) / costs_.seconds(worker, full);
+  std::vector<size_t> unit = unit_from(free_sequences, places, 0, left, worker, /*gaps=*/true);
+  for (size_t& place : unit) place = places[place];
+  return unit;
 }
 
 /// How much of what is left for a worker its next unit may be: all of it where units take as long as predicted, a
@@ -133,77 +191,74 @@ std::vector<size_t> Planner::unit_from(const FreeSequences& free, const std::vec
   return unit;
 }
 
-/// Places of the free sequences of a step that `worker` gets if every worker that is at work in the step takes a unit
-/// whenever it becomes free: the longest sequence left that it can finish by the time when all could end together, or
-/// that no other finishes earlier. None if the others will have taken all. The last worker of a step takes what is
-/// left.
-std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const FreeSequences& free_sequences,
-                                      const RunState& run, double now_s) const {
+std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const RunState& run, double now_s) const {
+  const FreeSequences& free_sequences = run.free.at(step);
   if (free_sequences.sequences.empty()) return {};
-  const auto [free_at, past_barrier_s] = outlook(step, run, now_s);
-  const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
+  const Outlook ahead = outlook(worker, step, run, now_s);
   struct Free {
     double at;
     int64_t worker;
-    double speed;  // cost per second
   };
   std::vector<Free> free;
-  std::vector<std::pair<double, double>> free_at_and_speed;
+  int64_t in_step = 0;  // workers that may still get units of it
   for (int64_t w = 0; w < options_.workers; ++w) {
     const WorkerState& state = run.workers[static_cast<size_t>(w)];
     if (w != worker && state.first_step > step) continue;
-    const double at = free_at[static_cast<size_t>(w)];
-    const double speed = costs_.cost(full) / costs_.seconds(w, full);
-    free_at_and_speed.emplace_back(at, speed);
+    ++in_step;
     // Others are left work only while they compute: whoever has not asked yet, or waits to be told, holds nothing up.
     // Unbounded, where nobody waits for the end of a step, they are left none: those who would be sent ahead meanwhile
     // do not come back.
-    const bool is_left_work = !state.assigned.empty() && options_.staleness != kUnbounded;
-    if (w == worker || is_left_work) free.push_back({.at = at, .worker = w, .speed = speed});
+    const bool is_left_work = !(state.assigned.empty() && state.reserved.empty()) && options_.staleness != kUnbounded;
+    if (w == worker || is_left_work) free.push_back({.at = ahead.free_at[static_cast<size_t>(w)], .worker = w});
   }
-  double work = 0;
-  for (const Sequence& sequence : free_sequences.sequences) work += costs_.cost(size_of(sequence));
-  const bool alone = free_at_and_speed.size() == 1;
-  const double end_s = common_end(std::move(free_at_and_speed), work);
+  // Longest first, each for whom can finish it earliest.
+  const auto end_of = [&](const Free& on, const UnitSize& size) {
+    return end_of_unit(on.at, costs_.seconds(on.worker, size), ahead.past_barrier_s);
+  };
+  std::vector<size_t> own;
+  std::vector<size_t> others;
+  double end_s = 0;
+  for (size_t place = 0; place < free_sequences.sequences.size(); ++place) {
+    const UnitSize size = size_of(free_sequences.sequences[place]);
+    Free* first = nullptr;
+    double end = 0;
+    for (Free& other : free) {
+      const double other_end = end_of(other, size);
+      const bool earlier = first == nullptr || other_end < end || (other_end == end && other.worker == worker);
+      if (!earlier) continue;
+      first = &other;
+      end = other_end;
+    }
+    first->at = end;
+    end_s = std::max(end_s, end);
+    (first->worker == worker ? own : others).push_back(place);
+  }
+  if (own.empty()) return {};
+  UnitSize own_size;
+  for (const size_t place : own) own_size += size_of(free_sequences.sequences[place]);
   const double share = greatest_share();
-  const auto end_of = [&, past = past_barrier_s](const Free& on, const UnitSize& size) {
-    return end_of_unit(on.at, costs_.seconds(on.worker, size), past);
-  };
-  // The one that asks goes first at equal times.
-  const auto earlier = [worker](const Free& a, const Free& b) {
-    return std::tuple(a.at, a.worker != worker, a.worker) < std::tuple(b.at, b.worker != worker, b.worker);
-  };
-  std::vector<size_t> places(free_sequences.sequences.size());
-  std::iota(places.begin(), places.end(), size_t{0});
-  while (!places.empty()) {
-    const auto next = std::ranges::min_element(free, earlier);
-    const double left = std::max(0.0, end_s - next->at) * next->speed;
-    const auto is_for_next = [&](size_t place) {
-      const UnitSize size = size_of(free_sequences.sequences[place]);
-      if (costs_.cost(size) <= left) return true;
-      const double end = end_of(*next, size);
-      return std::ranges::all_of(free, [&](const Free& other) { return end_of(other, size) >= end; });
-    };
-    const auto first = std::ranges::find_if(places, is_for_next);
-    if (first == places.end()) {  // all that is left ends earlier elsewhere
-      if (next->worker == worker) return {};
-      free.erase(next);
-      continue;
-    }
-    // (A single worker's units do not depend on time.)
-    std::vector<size_t> unit = unit_from(free_sequences, places, static_cast<size_t>(first - places.begin()),
-                                         alone ? work : share * left, next->worker, next->worker == worker);
-    if (next->worker == worker) {
-      for (size_t& place : unit) place = places[place];
-      return unit;
-    }
-    UnitSize size;
-    for (const size_t i : unit) size += size_of(free_sequences.sequences[places[i]]);
-    next->at = end_of(*next, size);
-    places.erase(places.begin() + static_cast<std::ptrdiff_t>(unit.front()),
-                 places.begin() + static_cast<std::ptrdiff_t>(unit.back()) + 1);  // no gaps
+  const UnitSize least{.tokens = static_cast<double>(options_.least_tokens), .area = 0};
+  // Too little for a unit: as much of the others', shortest first, as does not make the step longer, as far as ends can
+  // be told.
+  end_s += 1.5 * (1 - share) * costs_.seconds(worker, least);
+  Free& self = *std::ranges::find(free, worker, &Free::worker);
+  for (auto place = others.rbegin(); place != others.rend(); ++place) {
+    const UnitSize size = size_of(free_sequences.sequences[*place]);
+    if (own_size.tokens >= least.tokens || end_of(self, size) > end_s) break;
+    self.at = end_of(self, size);
+    own_size += size;
+    own.push_back(*place);
   }
-  return {};
+  std::ranges::sort(own);
+  // Who asks first does not take what others will ask for in a moment; a single worker's units do not depend on time.
+  // What is left for later is a unit of its own, too.
+  const double least_cost = costs_.cost(least);
+  const double own_cost = costs_.cost(own_size) * static_cast<double>(free.size()) / static_cast<double>(in_step);
+  const bool takes_all = in_step == 1 || own_cost < 2 * least_cost;
+  const double left = takes_all ? own_cost : std::max(least_cost, share * own_cost);
+  std::vector<size_t> unit = unit_from(free_sequences, own, 0, left, worker, /*gaps=*/true);
+  for (size_t& place : unit) place = own[place];
+  return unit;
 }
 
 }  // namespace hat

@@ -41,7 +41,7 @@ std::array<double, n> solve_system(std::array<std::array<double, n>, n> a, std::
 
 UnitSize size_of(const Sequence& sequence) {
   const auto n = static_cast<double>(sequence.length);
-  return {.tokens = n, .area = n * n};
+  return {.tokens = n, .area = n * (n + 2 * static_cast<double>(sequence.earlier))};
 }
 
 UnitSize size_of(std::span<const Sequence> sequences) {

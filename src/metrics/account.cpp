@@ -19,6 +19,7 @@ void add_scaled(AccountReading& sum, double factor, const AccountReading& readin
   add_scaled(sum.block_wait_seconds, factor, reading.block_wait_seconds);
   sum.mpi_seconds += factor * reading.mpi_seconds;
   sum.barrier_transfer_seconds += factor * reading.barrier_transfer_seconds;
+  sum.gang_transfer_seconds += factor * reading.gang_transfer_seconds;
 }
 }  // namespace
 
@@ -34,7 +35,7 @@ double utilization(const AccountReading& reading) {
 double communication_share(const AccountReading& reading) {
   const double wall = wall_seconds(reading);
   const double communication = of(reading, Activity::wait_pull) + of(reading, Activity::push_blocked) +
-                               reading.barrier_transfer_seconds + reading.mpi_seconds;
+                               reading.barrier_transfer_seconds + reading.gang_transfer_seconds + reading.mpi_seconds;
   return wall > 0 ? communication / wall : 0.0;
 }
 

@@ -22,8 +22,8 @@ namespace {
 constexpr double kMicroseconds = 1e6;
 constexpr int kFirstWorkerProcess = 100'000;  // servers are numbered from 0, workers from here
 
-constexpr std::array<const char*, 9> kKindNames{"activity", "forward", "backward", "pull",   "push",
-                                                "ring",     "adding",  "update",   "publish"};
+constexpr std::array<const char*, 10> kKindNames{"activity", "forward",  "backward", "pull",   "push",
+                                                 "ring",     "exchange", "adding",   "update", "publish"};
 const char* name_of(TraceKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
 /// Threads of a process in the trace: of a worker its activity and the blocks of its passes, of a server its updates
@@ -36,7 +36,7 @@ Track track_of(TraceKind kind) {
 }
 
 bool is_asynchronous(TraceKind kind) {
-  return kind == TraceKind::pull || kind == TraceKind::push || kind == TraceKind::ring;
+  return kind == TraceKind::pull || kind == TraceKind::push || kind == TraceKind::ring || kind == TraceKind::exchange;
 }
 
 int process_of(const RoleTrace& trace) {

@@ -46,6 +46,8 @@ ChargedCost::ChargedCost(const Deck& deck) {
   charge(from.back(), 1);
   total_ = sum(blocks_);
   bytes_per_byte_ = static_cast<double>(charged_layout.size()) / static_cast<double>(layout.size());
+  exchange_bytes_per_byte_ =
+      scale * static_cast<double>(key_value_elements(charged)) / static_cast<double>(key_value_elements(deck.model));
 }
 
 double ChargedCost::flop(int64_t begin, int64_t end) const {

@@ -215,6 +215,10 @@ int64_t mlp_width(const ModelConfig& config) {
   return (8 * config.width / 3 + 31) / 32 * 32;
 }
 
+int64_t key_value_elements(const ModelConfig& config) {
+  return config.layers * 2 * kv_heads(config) * (config.width / config.heads);
+}
+
 ModelLayout make_layout(const ModelConfig& config) {
   check(config);
   ModelLayout layout;

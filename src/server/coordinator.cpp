@@ -36,6 +36,22 @@ double share_before_barrier(const RunPlan& plan, const ChargedCost& charged) {
   return 1;
 }
 
+GangOptions gang_options(const RunPlan& plan) {
+  if (!plan.forms_gangs()) return {};
+  const ModelConfig& model = plan.deck.model;
+  const bool thin = plan.deck.gang.wire == WireFormat::bf16;
+  const auto bytes = [&](bool in_bf16) {
+    return exchange_charge(plan) * static_cast<double>(key_value_elements(model) * (in_bf16 ? 2 : 4));
+  };
+  return {.policy = plan.deck.gang.policy,
+          .max_workers = plan.gang_workers(),
+          .forward_bytes = bytes(thin || plan.compute.arithmetic == Element::bf16),
+          .backward_bytes = bytes(thin),
+          .layers = model.layers,
+          .node_of_worker = plan.node_of_worker,
+          .links = plan.links};
+}
+
 LedgerOptions ledger_options(const RunPlan& plan) {
   constexpr int64_t kUnboundedLookahead = 64;  // only bounds the memory for open steps
   // Shorter units spend their time on messages; of charged tokens, since those are what a device computes.
@@ -58,7 +74,8 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           .before_barrier = share_before_barrier(plan, charged),
           .evaluate_every = plan.deck.eval.every,
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
-          .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0};
+          .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0,
+          .gang = gang_options(plan)};
 }
 
 std::string unit_text(int64_t unit, int64_t step) { return fmt::format("unit {} of step {}", unit, step); }
@@ -290,7 +307,7 @@ void Coordinator::end_if_done() {
   for (int server = 1; server < plan_.roles.servers(); ++server) {
     mailbox_.post(Shutdown{}, plan_.roles.rank_of_server[static_cast<size_t>(server)], MailTag::to_server);
   }
-  log_.finish();
+  log_.finish(ledger_.gang_planner().relative_error());
   finished_ = true;
 }
 

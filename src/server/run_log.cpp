@@ -77,6 +77,8 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
     staleness_counts_.resize(result.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
+  gangs_ += result.gangs;
+  gang_members_ += result.gang_members;
   json line{{"kind", "step"},
             {"step", done},
             {"epoch", result.epoch},
@@ -85,6 +87,8 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
             {"learning_rate", learning_rate},
             {"norm", std::isnan(norm) ? json(nullptr) : json(norm)},
             {"staleness", result.staleness_counts},
+            {"gangs", result.gangs},
+            {"gang_members", result.gang_members},
             {"seconds", seconds()}};
   blocks_.step(blocks, line);
   metrics_.append(line.dump());
@@ -145,6 +149,7 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"wrong_prefetches", summary.wrong_prefetches},
                        {"unit_time_error", summary.unit_time_error < 0 ? json(nullptr) : json(summary.unit_time_error)},
                        {"pushed_bytes", summary.pushed_bytes},
+                       {"exchanged_bytes", summary.exchanged_bytes},
                        {"resident_before", summary.resident_before},
                        {"peak_resident", summary.peak_resident},
                        {"shared_resident", summary.shared_resident},
@@ -153,6 +158,7 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"worst_lag_s", summary.worst_lag_s},
                        {"mpi_seconds", summary.account.mpi_seconds},
                        {"barrier_transfer_seconds", summary.account.barrier_transfer_seconds},
+                       {"gang_transfer_seconds", summary.account.gang_transfer_seconds},
                        {"utilization", utilization(summary.account)},
                        {"communication_share", communication_share(summary.account)},
                        {"wall_seconds", summary.wall_seconds},
@@ -274,7 +280,22 @@ void RunLog::say_hidden() const {
   }
 }
 
-void RunLog::finish() {
+void RunLog::say_gangs() const {
+  if (!plan_.forms_gangs()) return;
+  if (gangs_ == 0) {
+    say("sequences computed by several workers: none");
+    return;
+  }
+  std::string predicted;
+  if (!std::isnan(gang_time_error_)) {
+    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * gang_time_error_);
+  }
+  say(fmt::format("sequences computed by several workers: {}, by {:.1f} on average{}", with_commas(gangs_),
+                  mean(static_cast<double>(gang_members_), gangs_), predicted));
+}
+
+void RunLog::finish(double gang_time_error) {
+  gang_time_error_ = gang_time_error;
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
   say("\n--- summary ---");
@@ -287,6 +308,7 @@ void RunLog::finish() {
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
   say_workers();
   say_hidden();
+  say_gangs();
   say_memory();
   say_energy();
   say_emulation();

@@ -23,19 +23,20 @@ namespace hat {
 ///               worker), precision, revision. A resumed run begins with another one, and repeats the steps behind the
 ///               checkpoint it continued from
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null in
-///               unbounded training), staleness (pushes by versions late), seconds since the start; what is recorded of
-///               blocks (block_log.hpp)
+///               unbounded training), staleness (pushes by versions late), gangs (sequences that
+///               several workers computed at once), gang_members (ranges of those), seconds since the start; what is
+///               recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
 ///   worker      worker, seconds by activity, tokens, units;
-///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, pulls_skipped
-///               (blocks that had not changed or were on the node already), skipped_bytes, prefetches (blocks),
-///               wrong_prefetches; unit_time_error (mean relative error of the predicted seconds of units; null: none
-///               predicted); of its process, in bytes, resident_before (of its own, before training), peak_resident,
-///               and shared_resident of that; emulated_s, mean_lag_s, worst_lag_s (of its emulated device,
-///               emulated_device.hpp; else 0); mpi_seconds, barrier_transfer_seconds, utilization and
-///               communication_share (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the
-///               run; null where they are not read)
+///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, exchanged_bytes
+///               (sent in gangs), pulls_skipped (blocks that had not changed or were on the node already),
+///               skipped_bytes, prefetches (blocks), wrong_prefetches; unit_time_error (mean relative error of the
+///               predicted seconds of units; null: none predicted); of its process, in bytes, resident_before (of its
+///               own, before training), peak_resident, and shared_resident of that; emulated_s, mean_lag_s, worst_lag_s
+///               (of its emulated device, emulated_device.hpp; else 0); mpi_seconds, barrier_transfer_seconds,
+///               gang_transfer_seconds, utilization and ///               communication_share (metrics/account.hpp);
+///               wall_seconds, node_joules (counters of its node over the run; null where they are not read)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -46,8 +47,8 @@ class RunLog {
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
-  /// The closing summary.
-  void finish();
+  /// The closing summary. `gang_time_error`: of predicted seconds of gangs (GangPlanner); NaN: none predicted.
+  void finish(double gang_time_error);
   /// Status "finished": when all files of the run are there, the trace too.
   void mark_finished();
   /// All of it so far; complete after finish().
@@ -56,6 +57,7 @@ class RunLog {
  private:
   void say_workers() const;
   void say_hidden() const;
+  void say_gangs() const;
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;
@@ -73,6 +75,9 @@ class RunLog {
   double interval_nats_ = 0;
   std::vector<EvaluationResult> evaluations_;
   std::vector<int64_t> staleness_counts_;
+  int64_t gangs_ = 0;
+  int64_t gang_members_ = 0;
+  double gang_time_error_ = 0;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
   std::vector<RunResult::StepPoint> step_points_;

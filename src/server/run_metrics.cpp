@@ -28,12 +28,14 @@ void add_account_columns(std::vector<MetricsColumn>& columns) {
   for (const char* name : kActivityNames) columns.push_back(real(name, "s", "time charged to this activity"));
   columns.push_back(real("mpi_seconds", "s", "of other: MPI calls inside passes"));
   columns.push_back(real("barrier_transfer_seconds", "s", "of wait_barrier: estimate of the transfers of rings"));
+  columns.push_back(real("gang_transfer_seconds", "s", "of wait_gang: estimate of the transfers"));
 }
 
 void add_account(std::vector<double>& row, const AccountReading& account) {
   for (size_t a = 0; a < kActivities; ++a) row.push_back(a < account.seconds.size() ? account.seconds[a] : 0.0);
   row.push_back(account.mpi_seconds);
   row.push_back(account.barrier_transfer_seconds);
+  row.push_back(account.gang_transfer_seconds);
 }
 
 std::vector<MetricsTable> tables() {
@@ -45,7 +47,9 @@ std::vector<MetricsTable> tables() {
                      real("norm", "1", "norm of the mean gradient before clipping; NaN in unbounded training"),
                      real("learning_rate", "1", "of adamw or sgd"),
                      real("seconds", "s", "since the start of this process when the step was committed"),
-                     integer("recomputed", "1", "times that units were computed again (staleness.over_limit)")};
+                     integer("recomputed", "1", "times that units were computed again (staleness.over_limit)"),
+                     integer("gangs", "1", "sequences that several workers computed at once"),
+                     integer("gang_members", "1", "ranges of those")};
   MetricsTable by_worker{.name = "step_workers", .meaning = "one row per step and worker", .columns = {}};
   by_worker.columns = {step_column(), integer("worker", "1", "number of the worker"),
                        integer("units", "1", "units of the step that it computed"),
@@ -73,7 +77,8 @@ std::vector<MetricsTable> tables() {
   add_account_columns(by_life.columns);
   by_life.columns.push_back(real("utilization", "1", "compute / sum of all activities"));
   by_life.columns.push_back(real("communication_share", "1",
-                                 "(wait_pull + push_blocked + barrier_transfer_seconds + mpi_seconds) / the same sum"));
+                                 "(wait_pull + push_blocked + barrier_transfer_seconds + gang_transfer_seconds + "
+                                 "mpi_seconds) / the same sum"));
   return {by_step, by_worker, by_block, by_life};
 }
 
@@ -128,8 +133,9 @@ void RunMetrics::step(const StepResult& result, double learning_rate, double nor
   const int64_t done = result.step + 1;
   const auto value = [](int64_t number) { return static_cast<double>(number); };
   const double loss = result.tokens > 0 ? result.nats / value(result.tokens) : kUnknown;
-  file_.add(steps, std::vector<double>{value(done), value(result.epoch), loss, value(result.tokens), norm,
-                                       learning_rate, seconds, value(blocks.recomputed)});
+  file_.add(steps,
+            std::vector<double>{value(done), value(result.epoch), loss, value(result.tokens), norm, learning_rate,
+                                seconds, value(blocks.recomputed), value(result.gangs), value(result.gang_members)});
   OpenStep open = std::move(open_[result.step]);
   open_.erase(result.step);
   add_worker_rows(done, open);

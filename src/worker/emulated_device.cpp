@@ -94,6 +94,7 @@ void EmulatedDevice::begin_unit(int64_t unit, const UnitSize& size) {
   next_block_ = 0;
   ++units_;
   size_ = size;
+  done_flop_ = 0;
   slowness_ = random_log_normal(jitter_, seed_of(Draw::jitter, seed_), worker_, static_cast<uint64_t>(unit));
 }
 
@@ -103,13 +104,27 @@ void EmulatedDevice::before_forward(int64_t block) {
   for (; next_block_ < block; ++next_block_) {
     flop += cost_.blocks()[static_cast<size_t>(next_block_)].of(size_.tokens, size_.area) / 3;
   }
-  work(flop);
+  finish_block(flop);
 }
 
 void EmulatedDevice::after_backward(int64_t block) {
   const bool head = block + 1 == std::ssize(cost_.blocks());
-  work(cost_.blocks()[static_cast<size_t>(block)].of(size_.tokens, size_.area) * (head ? 3 : 2) / 3);
+  finish_block(cost_.blocks()[static_cast<size_t>(block)].of(size_.tokens, size_.area) * (head ? 3 : 2) / 3);
   if (block == 0) next_block_ = -1;
+}
+
+void EmulatedDevice::do_part(int64_t block, double tokens, double area, bool backward) {
+  if (!backward) before_forward(block);
+  const double flop = cost_.blocks()[static_cast<size_t>(block)].of(tokens, area) * (backward ? 2 : 1) / 3;
+  work(flop);
+  done_flop_ += flop;
+}
+
+/// The rest of a block, or of several, of so many FLOP together.
+void EmulatedDevice::finish_block(double flop) {
+  if (flop == 0) return;
+  work(std::max(0.0, flop - done_flop_));
+  done_flop_ = 0;
 }
 
 void EmulatedDevice::resume() { clock_s_ = now_s(); }

@@ -61,6 +61,9 @@ class EmulatedDevice {
   /// pass of `block`. Nothing in a pass that no begin_unit announced: validation runs at real speed.
   void before_forward(int64_t block);
   void after_backward(int64_t block);
+  /// The device does a part of the block that it is in, so that something can leave or be waited for inside of it.
+  /// `tokens` and `area` of the block's forward FLOP; twice that in its backward pass.
+  void do_part(int64_t block, double tokens, double area, bool backward);
   /// What was done until now was not the device's work.
   void resume();
 
@@ -77,6 +80,7 @@ class EmulatedDevice {
   void begin_unit(int64_t unit, const UnitSize& size);
   /// The device does `flop` more; returns when it is done.
   void work(double flop);
+  void finish_block(double flop);
   void sleep_until(double time_s) const;
 
   ChargedCost cost_;
@@ -90,6 +94,7 @@ class EmulatedDevice {
   double clock_s_;           // when the device was through with the part before
   int64_t next_block_ = -1;  // whose forward pass is not done yet; -1: no unit under way
   UnitSize size_;            // of the unit
+  double done_flop_ = 0;     // of the block that it is in
   double slowness_ = 1;      // its jitter
   int64_t units_ = 0;
   double seconds_ = 0;

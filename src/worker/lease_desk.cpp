@@ -1,8 +1,22 @@
 #include "worker/lease_desk.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace hat {
+
+namespace {
+/// Of worker `worker` in the gang of a lease; none: it has no gang.
+std::optional<GangRange> range_of(const Lease& lease, int64_t worker) {
+  if (lease.gang.empty()) return std::nullopt;
+  GangRange range{.bounds = {0}};
+  for (const GangMember& member : lease.gang) {
+    if (member.worker == worker) range.member = range.members();
+    range.bounds.push_back(range.bounds.back() + member.length);
+  }
+  return range;
+}
+}  // namespace
 
 LeaseDesk::LeaseDesk(const RunPlan& plan, int worker, const Dataset& dataset, Mailbox& mailbox, Waiting& waiting,
                      BarrierSchedule& barriers)
@@ -26,9 +40,12 @@ void LeaseDesk::progress() {
     barriers_.learn(answer.lease.barrier_changes, answer.lease.barriers_before);
     if (answer.lease.sequences.empty()) continue;
     const Split split = answer.lease.kind == LeaseKind::train ? Split::train : Split::validation;
-    answer.batch = thread_.submit([this, split, sequences = answer.lease.sequences] {  //
-      return read_batch(dataset_, split, sequences);
-    });
+    answer.batch =
+        thread_.submit([this, split, sequences = answer.lease.sequences, range = range_of(answer.lease, worker_)] {
+          PackedBatch batch = read_batch(dataset_, split, sequences);
+          batch.range = range;
+          return batch;
+        });
   }
 }
 

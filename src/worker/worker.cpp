@@ -7,6 +7,7 @@
 #include "hat/core/proc.hpp"
 #include "hat/kernels/operations.hpp"
 #include "worker/emulated_device.hpp"
+#include "worker/gang_exchange.hpp"
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
 #include "worker/parameter_cache.hpp"
@@ -37,6 +38,8 @@ struct Worker::Impl : PassObserver {
         cache(plan, world.rank(), device, window, node_slots, waiting),
         sender(plan, device, worker, mailbox, workers, waiting, barriers),
         guard(plan, window, waiting),
+        gang(plan, workers, waiting, account),
+        exchange_trace(recorder),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
         closed_step(plan.first_step),
@@ -55,6 +58,7 @@ struct Worker::Impl : PassObserver {
   void run();
   LeasedWork next_work();
   void train(LeasedWork& work);
+  void begin_gang(const GangRange& range);
   void evaluate(LeasedWork& work);
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
@@ -98,6 +102,8 @@ struct Worker::Impl : PassObserver {
   ParameterCache cache;
   GradientSender sender;
   StalenessGuard guard;
+  GangExchange gang;
+  TraceRecorder* exchange_trace;
   Transformer model;
   ParameterPointers parameters;
   GradientPointers gradients;
@@ -132,6 +138,7 @@ void Worker::Impl::progress() {
   leases.progress();
   cache.progress();
   sender.progress();
+  gang.progress();
   account.set_ring_gathering(sender.ring_gathers());
   read_energy();
 }
@@ -220,13 +227,23 @@ void Worker::Impl::train(LeasedWork& work) {
   const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
   const double computed_before = computed_seconds();
+  const double begin_s = now_s();
+  const double waited_before = account.waited_for_parameters();
+  RangeExchange* exchange = nullptr;
+  if (batch.range) {
+    begin_gang(*batch.range);
+    exchange = &gang;
+  }
   LossSum loss;
   {
     const ActivityScope scope(account, Activity::compute);
     do {
       if (recomputing) sender.discard();
-      if (emulated) emulated->begin_unit(current.unit, batch.offsets);
-      loss = model.gradient(batch, parameters, gradients, *this);
+      if (emulated) {
+        batch.range ? emulated->begin_unit(current.unit, *batch.range)
+                    : emulated->begin_unit(current.unit, batch.offsets);
+      }
+      loss = model.gradient(batch, parameters, gradients, *this, exchange);
     } while ((recomputing = guard.must_recompute()));
   }
   if (!std::isfinite(loss.nats)) {
@@ -243,6 +260,7 @@ void Worker::Impl::train(LeasedWork& work) {
                           .nats = loss.nats,
                           .tokens = loss.tokens,
                           .seconds = (computed_seconds() - computed_before) / static_cast<double>(1 + recomputed),
+                          .elapsed_s = now_s() - begin_s - (account.waited_for_parameters() - waited_before),
                           .recomputed = recomputed,
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);
@@ -254,12 +272,20 @@ void Worker::Impl::train(LeasedWork& work) {
   ++trained_units;
 }
 
+void Worker::Impl::begin_gang(const GangRange& range) {
+  std::vector<int64_t> members;
+  for (const GangMember& member : current.gang) members.push_back(member.worker);
+  gang.begin(range, members, emulated.get(), exchange_trace, current.step, current.unit);
+}
+
+// All workers of a gang compute on the same versions, which freshest ones may not be.
 // Validation is of version `step` of every block; unbounded, where versions do not belong to steps, of the newest:
 // nothing is in flight then.
 ParameterCache::Need Worker::Impl::need(int64_t block, const Lease& lease) const {
   if (plan.unbounded()) return {.version = guard.oldest_version(block), .rule = SlotPull::Rule::freshest};
   if (lease.kind == LeaseKind::evaluate) return {.version = lease.step, .rule = SlotPull::Rule::exact};
-  const bool freshest = plan.deck.staleness_rule == StalenessRule::freshest && !barriers.is_barrier(block, lease.step);
+  const bool freshest = plan.deck.staleness_rule == StalenessRule::freshest && lease.gang.empty() &&
+                        !barriers.is_barrier(block, lease.step);
   return {.version = barriers.oldest_version(block, lease.step),
           .rule = freshest ? SlotPull::Rule::freshest : SlotPull::Rule::exact,
           .predicted = barriers.is_predicted(block, lease.step)};
@@ -439,6 +465,7 @@ AccountReading Worker::Impl::account_reading() {
 
 void Worker::Impl::say_goodbye(int64_t end_step) {
   sender.finish();
+  waiting.until(Activity::wait_gang, "keys and values to leave", [this] { return gang.is_idle(); });
   cache.finish();
   WorkerSummary summary{.worker = worker, .account = account_reading()};
   summary.wall_seconds = now_s() - begin_s;
@@ -457,6 +484,7 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.prefetches = cache.counters().guesses;
   summary.wrong_prefetches = cache.counters().wrong_guesses;
   summary.pushed_bytes = sender.pushed_bytes();
+  summary.exchanged_bytes = gang.sent_bytes();
   summary.resident_before = resident_before;
   summary.peak_resident = peak_resident_bytes();
   summary.shared_resident = shared_resident_bytes();

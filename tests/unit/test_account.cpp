@@ -191,15 +191,18 @@ TEST(Account, BeginsAfresh) {
 }
 
 TEST(Account, SharesAndDifferences) {
-  const AccountReading earlier{.seconds = {1, 1, 1, 1, 1, 1}, .mpi_seconds = 0.5, .block_wait_seconds = {1, 2}};
-  const AccountReading later{
-      .seconds = {7, 2, 3, 1, 2, 3}, .mpi_seconds = 1.5, .barrier_transfer_seconds = 1, .block_wait_seconds = {1, 5}};
+  const AccountReading earlier{.seconds = {1, 1, 1, 1, 1, 1, 1}, .mpi_seconds = 0.5, .block_wait_seconds = {1, 2}};
+  const AccountReading later{.seconds = {7, 2, 3, 3, 1, 2, 3},
+                             .mpi_seconds = 1.5,
+                             .barrier_transfer_seconds = 1,
+                             .gang_transfer_seconds = 0.5,
+                             .block_wait_seconds = {1, 5}};
   const AccountReading passed = difference(later, earlier);
-  EXPECT_EQ(passed.seconds, (std::vector<double>{6, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(passed.seconds, (std::vector<double>{6, 1, 2, 2, 0, 1, 2}));
   EXPECT_EQ(passed.block_wait_seconds, (std::vector<double>{0, 3}));
-  EXPECT_DOUBLE_EQ(wall_seconds(passed), 12);
-  EXPECT_DOUBLE_EQ(utilization(passed), 0.5);
-  EXPECT_DOUBLE_EQ(communication_share(passed), (1 + 1 + 1 + 1) / 12.0);  // pull, push, barrier transfer, MPI
+  EXPECT_DOUBLE_EQ(wall_seconds(passed), 14);
+  EXPECT_DOUBLE_EQ(utilization(passed), 6 / 14.0);
+  EXPECT_DOUBLE_EQ(communication_share(passed), (1 + 1 + 1 + 0.5 + 1) / 14.0);  // pull, push, transfers, MPI
   EXPECT_EQ(utilization({}), 0);
   EXPECT_EQ(communication_share({}), 0);
   EXPECT_EQ(difference(later, {}).seconds, later.seconds);

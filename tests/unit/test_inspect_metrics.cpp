@@ -30,6 +30,7 @@ std::vector<Row> sound_rows() {
   for (const char* activity : kActivityNames) worker.values.emplace_back(activity, 0.5);
   worker.values.emplace_back("mpi_seconds", 0.1);
   worker.values.emplace_back("barrier_transfer_seconds", 0);
+  worker.values.emplace_back("gang_transfer_seconds", 0);
   const Row block{"step_blocks",
                   {{"step", 1},
                    {"block", 0},
@@ -44,7 +45,7 @@ std::vector<Row> sound_rows() {
                    {"pushes", kNan},
                    {"pushes_against", kNan},
                    {"pushes_over_limit", 0}}};
-  return {{"steps", {{"step", 1}, {"recomputed", 0}}}, worker, block};
+  return {{"steps", {{"step", 1}, {"recomputed", 0}, {"gangs", 2}, {"gang_members", 5}}}, worker, block};
 }
 
 /// Of a file with these rows, each as many times, in as many steps.

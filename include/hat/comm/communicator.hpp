@@ -74,7 +74,8 @@ class Communicator {
   Request start_receive(std::span<std::byte> data, int source, int tag) const;
   /// A send that takes its time on the emulated network, if there is one: the message leaves when the transfer is
   /// through, and nothing leaves before what went to the same rank in this way earlier. Without one: start_send.
-  Request start_transfer(std::span<const std::byte> data, int destination, int tag) const;
+  /// `charge`: the network counts each byte as so many.
+  Request start_transfer(std::span<const std::byte> data, int destination, int tag, double charge = 1) const;
   /// From now on transfers on this communicator, and on windows made on it, are charged to `network`, which outlives
   /// their requests.
   void charge_transfers_to(EmulatedNetwork& network) const;

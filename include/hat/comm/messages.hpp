@@ -52,6 +52,12 @@ struct BarrierChange {
   int64_t is_barrier = 0;
 };
 
+/// A worker that computes a range of a sequence, and the target tokens of that.
+struct GangMember {
+  int64_t worker = 0;
+  int64_t length = 0;
+};
+
 /// server 0 -> worker. Tells also that the worker has no further unit of any step before `step`.
 struct Lease {
   static constexpr MessageKind kKind = MessageKind::lease;
@@ -61,11 +67,15 @@ struct Lease {
   int64_t step = 0;
   int64_t order = 0;  ///< place of the unit in its step, the order of adding when deterministic
   std::vector<Sequence> sequences = {};
+  /// Those that compute one sequence together, in the order of their ranges; `sequences` is this worker's range then.
+  /// A worker begins the gangs that it is in in the order of its leases, which is the same for all members: so nobody
+  /// waits for one who waits for him.
+  std::vector<GangMember> gang = {};
   int64_t barriers_before = 0;                      ///< of the steps before this one the barrier blocks are now known
   std::vector<BarrierChange> barrier_changes = {};  ///< those that the worker was not told yet
   template <class F>
   void fields(F& f) {
-    f(kind), f(unit), f(generation), f(step), f(order), f(sequences), f(barriers_before), f(barrier_changes);
+    f(kind), f(unit), f(generation), f(step), f(order), f(sequences), f(gang), f(barriers_before), f(barrier_changes);
   }
 };
 
@@ -102,10 +112,11 @@ struct AccountReading {
   std::vector<double> seconds = {};             ///< by Activity
   double mpi_seconds = 0;                       ///< of `other`: MPI calls inside passes
   double barrier_transfer_seconds = 0;          ///< of wait_barrier: estimate of what the transfers of rings took
+  double gang_transfer_seconds = 0;             ///< of wait_gang: estimate of what transfers took
   std::vector<double> block_wait_seconds = {};  ///< by block: of wait_pull and wait_barrier, at the block's first use
   template <class F>
   void fields(F& f) {
-    f(seconds), f(mpi_seconds), f(barrier_transfer_seconds), f(block_wait_seconds);
+    f(seconds), f(mpi_seconds), f(barrier_transfer_seconds), f(gang_transfer_seconds), f(block_wait_seconds);
   }
 };
 
@@ -119,11 +130,13 @@ struct UnitReport {
   double nats = 0;
   int64_t tokens = 0;
   double seconds = 0;           ///< of computing it once, waits left out
+  double elapsed_s = 0;         ///< from its begin to its end, waits included
   int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
   AccountReading account = {};  ///< until now
   template <class F>
   void fields(F& f) {
-    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(recomputed), account.fields(f);
+    f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(elapsed_s), f(recomputed),
+        account.fields(f);
   }
 };
 
@@ -216,6 +229,7 @@ struct WorkerSummary {
   int64_t pulls_rejected = 0;
   int64_t pulled_bytes = 0;
   int64_t pushed_bytes = 0;
+  int64_t exchanged_bytes = 0;  ///< sent to other workers of gangs
   int64_t resident_before = 0;  ///< bytes of its own that the process occupied before the run's memory was made
   int64_t peak_resident = 0;    ///< the most it occupied (VmHWM)
   int64_t shared_resident = 0;  ///< of that: shared with other processes, such as slots of servers on the node
@@ -233,9 +247,9 @@ struct WorkerSummary {
   template <class F>
   void fields(F& f) {
     f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
-        f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s), f(mean_lag_s),
-        f(worst_lag_s), f(wall_seconds), f(node_joules), f(pulls_skipped), f(skipped_bytes), f(prefetches),
-        f(wrong_prefetches), f(unit_time_error);
+        f(exchanged_bytes), f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s),
+        f(mean_lag_s), f(worst_lag_s), f(wall_seconds), f(node_joules), f(pulls_skipped), f(skipped_bytes),
+        f(prefetches), f(wrong_prefetches), f(unit_time_error);
   }
 };
 

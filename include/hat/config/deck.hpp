@@ -24,9 +24,11 @@ enum class ScheduleKind { cosine, linear, constant };
 enum class ClipRule { none, global, previous, block };
 enum class MomentumRule { fixed, staleness };
 enum class LongPolicy { cut, refuse };
-enum class SplitRule { exact, independent };     ///< what becomes of a sequence that takes a worker too long
-enum class ShardRule { delay, article };         ///< how long pieces are under SplitRule::independent
-enum class Precision { automatic, fp32, bf16 };  ///< of matrix products and attention
+enum class SplitRule { exact, independent };          ///< what becomes of a sequence that takes a worker too long
+enum class ShardRule { delay, article };              ///< how long pieces are under SplitRule::independent
+enum class SplitPolicy { never, automatic, always };  ///< of one sequence over several workers (GangConfig)
+enum class WireFormat { fp32, bf16 };                 ///< of what the workers of a gang exchange
+enum class Precision { automatic, fp32, bf16 };       ///< of matrix products and attention
 
 /// What a forward pass keeps for the backward pass; the rest is computed again there, to the same bits.
 enum class Recompute {
@@ -64,6 +66,14 @@ struct CuttingConfig {
   double max_delay_s = 0.5;            ///< key max_delay: a unit costs at most so many seconds of its worker
   ShardRule shard_rule = ShardRule::delay;  ///< key shard.rule; gradient/shard_size.hpp has the formulas
   double shard_flops = 0;                   ///< key shard.flops: FLOP/s of the device that pieces are cut for
+};
+
+/// One sequence computed by several workers at once, a gang (keys split.*).
+struct GangConfig {
+  SplitPolicy policy = SplitPolicy::automatic;  ///< automatic: where the step ends earlier, as predicted
+  int64_t max_workers = 0;                      ///< of one gang; 0: all
+  WireFormat wire = WireFormat::fp32;           ///< of keys, values and their gradients; keys and values that are kept
+                                                ///< in bf16 travel as they are
 };
 
 struct OptimizerConfig {
@@ -185,6 +195,7 @@ struct Deck {
   ModelConfig model;
   DataConfig data;
   CuttingConfig cutting;
+  GangConfig gang;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   ClipConfig clip;

@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "hat/comm/link_speed.hpp"
 #include "hat/comm/roles.hpp"
 #include "hat/config/deck.hpp"
 #include "hat/gradient/slot_table.hpp"
@@ -31,11 +33,22 @@ struct RunPlan {
   int64_t noise_block = -1;      ///< number of sensitivity.noise_block
   /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
   std::vector<int> pull_group;
-  int64_t worker_bytes = 0;  ///< estimate of what the rank of a worker occupies beside the program; for the log
+  std::vector<int> node_of_worker;  ///< counted from 0; an emulated network may have more nodes than there are
+  LinkSpeeds links;                 ///< between workers, as measured at the start
+  int64_t worker_bytes = 0;         ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
   bool pushes_single_units() const { return unbounded() || deck.deterministic; }
+  /// A sequence may be computed by several workers at once. They compute on the same versions, which unbounded nothing
+  /// names.
+  bool forms_gangs() const {
+    return deck.gang.policy != SplitPolicy::never && !unbounded() && roles.workers() > 1 && gang_workers() > 1;
+  }
+  /// Most workers of one gang.
+  int64_t gang_workers() const {
+    return deck.gang.max_workers == 0 ? roles.workers() : std::min<int64_t>(deck.gang.max_workers, roles.workers());
+  }
   /// Barrier blocks are chosen while the run goes on.
   bool barriers_change() const;
   /// Workers send a sketch of each gradient that leaves.
@@ -53,8 +66,12 @@ struct RunPlan {
   const std::vector<PartSlots>& slots_of(bool predicted) const { return predicted ? predicted_slots : slots.parts; }
 };
 
-/// Sets plan.pull_group where the deck allows it. `node_of_rank`: by world rank; emulated nodes divide them further.
-void group_pulls(RunPlan& plan, const std::vector<int>& node_of_rank);
+/// Sets plan.node_of_worker, and plan.pull_group where the deck allows it. `node_of_rank`: by world rank; emulated
+/// nodes divide them further.
+void group_workers(RunPlan& plan, const std::vector<int>& node_of_rank);
+
+/// What an emulated network is to count for a byte of keys and values, where it counts parameters as they are.
+double exchange_charge(const RunPlan& plan);
 
 /// A checkpoint is written after this many steps.
 bool checkpoint_due(const RunPlan& plan, int64_t steps);

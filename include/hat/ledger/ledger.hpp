@@ -7,6 +7,7 @@
 
 #include "hat/comm/messages.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/ledger/gang_planner.hpp"
 #include "hat/ledger/ledger_options.hpp"
 #include "hat/ledger/planner.hpp"
 #include "hat/ledger/unit_cost_model.hpp"
@@ -19,6 +20,8 @@ struct StepResult {
   int64_t epoch = 0;
   double nats = 0;
   int64_t tokens = 0;
+  int64_t gangs = 0;                      ///< sequences that several workers computed at once
+  int64_t gang_members = 0;               ///< ranges of those
   std::vector<int64_t> staleness_counts;  ///< [s]: pushes that were s versions old when applied
 };
 
@@ -42,6 +45,9 @@ struct EvaluationResult {
 ///   sorted     the same after sorting by length: equal counts, similar loads
 ///   balanced   sets of nearly equal estimated cost (balanced_partition)
 ///   on_demand  units are formed when a worker asks (Planner)
+/// Before that, when the first unit of a step is asked for, GangPlanner decides which sequences several workers compute
+/// at once. Each range is a unit of its own, reserved for its worker before all others of the step (on demand: before
+/// all that it cannot finish until the others of the gang are free).
 class Ledger {
  public:
   Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, const LedgerOptions& options);
@@ -68,6 +74,7 @@ class Ledger {
   std::vector<int64_t> missing_completions() const;
   bool finished() const { return phase_ == Phase::finished; }
   const UnitCostModel& cost_model() const { return costs_; }
+  const GangPlanner& gang_planner() const { return gangs_; }
 
  private:
   /// Training goes from pause to pause; at each pause everything in flight is finished, and evaluated where it is due.
@@ -79,18 +86,30 @@ class Ledger {
     UnitState state = UnitState::free;
     double nats = 0;
     int64_t tokens = 0;
+    int64_t gang = Assigned::kNoGang;  // place in OpenStep::gangs
+  };
+  struct Gang {
+    int64_t number = 0;  // in the run
+    PlannedGang plan;
+    int64_t reports = 0;
+    double seconds = 0;    // of the member that began last
+    double compute_s = 0;  // the most of all members
   };
   struct OpenStep {
     int64_t epoch = 0;
     int64_t target_tokens = 0;
-    std::map<int64_t, Unit> units;               // by number
+    std::map<int64_t, Unit> units;  // by number
+    std::vector<Gang> gangs;
     std::vector<std::deque<int64_t>> own_units;  // fixed in advance: of each worker, free ones
-    FreeSequences free;                          // on demand
     int64_t units_computed = 0;
     std::vector<bool> complete;  // by completion
     std::vector<int64_t> staleness_counts;
   };
-  OpenStep& open_step(int64_t step);
+  OpenStep& open_step(int64_t worker, int64_t step, double now_s);
+  void add_gang(OpenStep& open, int64_t step, const Sequence& sequence, PlannedGang plan);
+  std::vector<Sequence> form_gangs(OpenStep& open, int64_t worker, int64_t step, std::vector<Sequence> sequences,
+                                   double now_s);
+  void gang_computed(OpenStep& step, const Unit& unit, const UnitReport& report);
   Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
   void commit_complete_steps(double now_s);
   void advance_phase();
@@ -106,10 +125,13 @@ class Ledger {
   std::vector<std::vector<Sequence>> validation_;
   LedgerOptions options_;
   UnitCostModel costs_;
+  UnitCostModel prior_costs_;  // that nothing is observed in: the same whatever the timing
   Planner planner_;
+  GangPlanner gangs_;
   Phase phase_;
   int64_t pause_;  // no step from here on is leased before everything below is committed
   int64_t next_unit_ = 0;
+  int64_t next_gang_ = 0;
   std::map<int64_t, OpenStep> steps_;
   RunState run_;
   size_t groups_leased_ = 0;

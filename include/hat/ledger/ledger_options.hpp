@@ -1,9 +1,22 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
+#include "hat/comm/link_speed.hpp"
 #include "hat/config/deck.hpp"
 
 namespace hat {
+
+/// When a sequence is leased to several workers at once.
+struct GangOptions {
+  SplitPolicy policy = SplitPolicy::never;
+  int64_t max_workers = 1;               ///< of one gang
+  double forward_bytes = 0;              ///< of one token, that go to each later range, in all layers
+  double backward_bytes = 0;             ///< of one token, that come back from each later range
+  int64_t layers = 1;                    ///< in each of which ranges wait for each other, forward and backward
+  std::vector<int> node_of_worker = {};  ///< workers of one node are preferred
+  LinkSpeeds links = {};
+};
 
 struct LedgerOptions {
   int workers = 1;
@@ -27,6 +40,7 @@ struct LedgerOptions {
   double before_barrier = 1;   ///< share of a unit's time before it needs all of the step before; 1: it never does
   int64_t evaluate_every = 0;  ///< steps; 0: only before and after training
   int64_t pause_every = 0;     ///< steps at which everything in flight is finished first; 0: never
+  GangOptions gang = {};
 };
 
 }  // namespace hat

@@ -18,22 +18,23 @@ namespace hat {
 ///   wait_pull     a version that is published is on its way
 ///   wait_barrier  a version is not published yet (other workers or the server's update are waited for), or a ring
 ///                 all-reduce is under way
+///   wait_gang     the other workers of a gang: their keys and values, or gradients of the own ones, are not here
 ///   wait_work     no lease (also the pauses for validation, when this worker has no group of it), or its text is not
 ///                 read
 ///   push_blocked  gradient buffers are occupied by pushes that have not left
 ///   other         everything else: MPI calls of the computing thread inside a pass (mpi_seconds), a server in the same
 ///                 process
-enum class Activity : int { compute, wait_pull, wait_barrier, wait_work, push_blocked, other };
-inline constexpr int kActivities = 6;
-inline constexpr std::array<const char*, kActivities> kActivityNames{"compute",   "wait_pull",    "wait_barrier",
-                                                                     "wait_work", "push_blocked", "other"};
+enum class Activity : int { compute, wait_pull, wait_barrier, wait_gang, wait_work, push_blocked, other };
+inline constexpr int kActivities = 7;
+inline constexpr std::array<const char*, kActivities> kActivityNames{
+    "compute", "wait_pull", "wait_barrier", "wait_gang", "wait_work", "push_blocked", "other"};
 
 /// All seconds of a reading.
 double wall_seconds(const AccountReading& reading);
 /// compute / wall, 0 without time.
 double utilization(const AccountReading& reading);
-/// (wait_pull + push_blocked + barrier_transfer_seconds + mpi_seconds) / wall: what transfers cost a worker, 0 without
-/// time.
+/// (wait_pull + push_blocked + barrier_transfer_seconds + gang_transfer_seconds + mpi_seconds) / wall: what transfers
+/// cost a worker, 0 without time.
 double communication_share(const AccountReading& reading);
 /// `later` minus `earlier`, both of one worker; an empty `earlier` is zero.
 AccountReading difference(const AccountReading& later, const AccountReading& earlier);
@@ -52,7 +53,7 @@ class Account {
   void begin() {
     since_ = now_s();
     seconds_.assign(kActivities, 0.0);
-    mpi_seconds_ = barrier_transfer_seconds_ = waited_ = gathered_ = push_travel_ = 0;
+    mpi_seconds_ = barrier_transfer_seconds_ = gang_transfer_seconds_ = waited_ = gathered_ = push_travel_ = 0;
     current_ = Activity::other;
   }
 
@@ -79,6 +80,7 @@ class Account {
     return {.seconds = seconds_,
             .mpi_seconds = mpi_seconds_,
             .barrier_transfer_seconds = barrier_transfer_seconds_,
+            .gang_transfer_seconds = gang_transfer_seconds_,
             .block_wait_seconds = {}};
   }
   /// Seconds in which parameters were waited for, until now.
@@ -99,6 +101,9 @@ class Account {
 
   /// What is waited for at a barrier is there; the last push for it was so long on its way.
   void set_push_travel(double seconds) { push_travel_ = std::max(push_travel_, seconds); }
+
+  /// Of a wait in wait_gang that has just ended, so much was the transfer of what came.
+  void add_gang_transfer(double seconds) { gang_transfer_seconds_ += seconds; }
 
   void set_listener(Listener listener) { listener_ = std::move(listener); }
 
@@ -123,6 +128,7 @@ class Account {
   bool in_mpi_ = false;
   double mpi_seconds_ = 0;
   double barrier_transfer_seconds_ = 0;
+  double gang_transfer_seconds_ = 0;
   bool ring_gathering_ = false;
   double waited_ = 0;    // of the present wait in wait_barrier
   double gathered_ = 0;  // of that, while a ring gathered

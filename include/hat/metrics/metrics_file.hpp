@@ -37,7 +37,7 @@ struct MetricsTable {
 class MetricsFile {
  public:
   static constexpr const char* kFormat = "hat-metrics";
-  static constexpr int64_t kFormatVersion = 2;
+  static constexpr int64_t kFormatVersion = 3;
 
   /// `first_step`: steps done when this part of the run begins. 0: a new file. Otherwise rows of later steps, which
   /// will be made again, are cut off the file that is there; one that cannot be continued is set aside as

@@ -16,12 +16,13 @@ enum class TraceKind : int32_t {
   activity,  ///< of a worker: what its time is charged to
   forward,   ///< of a worker: a block's part of a pass, from its first use to that of the next
   backward,
-  pull,     ///< of a worker, beside what it computes: a block on its way from the servers
-  push,     ///< the same, to one part of a server
-  ring,     ///< the same, a ring all-reduce
-  adding,   ///< of a server: a push is added to its sum
-  update,   ///< of a server: the optimizer's work on one part; other work of the server may lie between its pieces
-  publish,  ///< of a server: the new version is made visible
+  pull,      ///< of a worker, beside what it computes: a block on its way from the servers
+  push,      ///< the same, to one part of a server
+  ring,      ///< the same, a ring all-reduce
+  exchange,  ///< the same, keys and values of a gang's layer, or their gradients, on their way to other workers
+  adding,    ///< of a server: a push is added to its sum
+  update,    ///< of a server: the optimizer's work on one part; other work of the server may lie between its pieces
+  publish,   ///< of a server: the new version is made visible
 };
 
 /// Something that a role did, on its own clock (now_s). Numbers below zero: does not apply.
@@ -87,9 +88,9 @@ void gather_traces(const Communicator& communicator, int root, std::span<const T
 
 /// RUN/trace.json: a JSON array in Chrome's trace-event format, for chrome://tracing and Perfetto. A process for each
 /// role ("server 0", "worker 1"). Of a worker the thread "activity" covers its time without gaps and overlaps, and the
-/// thread "blocks" shows the passes; pulls, pushes and rings are asynchronous spans beside them. Arrows (flows) go from
-/// a push to the update it went into, and from the publishing of a version to the first forward pass of each worker
-/// that used it ("pull"); every arrow has both ends.
+/// thread "blocks" shows the passes; pulls, pushes, rings and exchanges are asynchronous spans beside them. Arrows
+/// (flows) go from a push to the update it went into, and from the publishing of a version to the first forward pass of
+/// each worker that used it ("pull"); every arrow has both ends.
 class TraceFile {
  public:
   /// Times are counted from `start_s` on the root's clock. Throws Error when the file cannot be written.

@@ -28,11 +28,14 @@ class ChargedCost {
 
   /// Bytes charged for one real byte of parameters or gradients: the ratio of the models' parameters.
   double bytes_per_byte() const { return bytes_per_byte_; }
+  /// The same for keys and values, and their gradients, of a real token in all layers.
+  double exchange_bytes_per_byte() const { return exchange_bytes_per_byte_; }
 
  private:
   std::vector<BlockFlop> blocks_;
   BlockFlop total_;
   double bytes_per_byte_ = 1;
+  double exchange_bytes_per_byte_ = 1;
 };
 
 }  // namespace hat

@@ -46,5 +46,7 @@ void initialize(const ModelLayout& layout, int64_t block, int64_t begin, float* 
 /// The sizes that follow from the config where it leaves them open (kv_heads, mlp_width).
 int64_t kv_heads(const ModelConfig& config);
 int64_t mlp_width(const ModelConfig& config);
+/// Numbers that the keys and values of a token are, in all layers.
+int64_t key_value_elements(const ModelConfig& config);
 
 }  // namespace hat

@@ -1,0 +1,85 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "hat/core/sequence.hpp"
+#include "hat/ledger/ledger_options.hpp"
+#include "hat/ledger/unit_cost_model.hpp"
+
+namespace hat {
+
+/// A sequence that several workers compute at once.
+struct PlannedGang {
+  size_t place = 0;                   ///< of the sequence, in those given
+  std::vector<int64_t> workers = {};  ///< members, in the order of their ranges
+  std::vector<int64_t> lengths = {};  ///< target tokens of each range
+  double seconds = 0;                 ///< predicted, from when all members have begun; no seconds but FLOP in units of
+  bool in_seconds = false;            ///< one token's where no unit's time is known yet
+};
+
+/// Decides by predicted time which sequences of a step are computed by several workers, and by which. In virtual time
+/// it lets gangs begin first, widest share of the step first, each on the workers that are free earliest, then all
+/// other sequences, longest first; for some rules of who is split how far: sequences that take one worker longer than
+/// a share of the step's mean load, each into ranges of at most another share. The rule that lets the step end
+/// earliest is taken; none is split where that gains nothing.
+///
+/// A step has ended when its last sequence has, or, with staleness, when that begins to hold up the next steps.
+class GangPlanner {
+ public:
+  /// Both outlive the planner.
+  GangPlanner(const LedgerOptions& options, const UnitCostModel& costs) : options_(options), costs_(costs) {}
+
+  /// Gangs of a step with these sequences, longest first. `free_at`: by worker, when it can begin. In the order in
+  /// which every member takes them: so no two ever wait for each other. `staleness`: S of this step.
+  std::vector<PlannedGang> plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
+                                int64_t staleness) const;
+
+  /// Seconds that a gang's members wait for keys, values and gradients of each other. 0 while units are not predicted
+  /// in seconds.
+  double exchange_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const;
+  /// A gang took `seconds` from when all had begun, of which its slowest member computed `compute_s`.
+  void observe(const PlannedGang& gang, double seconds, double compute_s);
+  /// Mean of |predicted - measured| / measured over gangs; NaN before the first.
+  double relative_error() const;
+
+ private:
+  struct Rule {
+    double longer_than = 0;  // share of the mean load from which on a sequence is split
+    double range = 0;        // share of the mean load that a range has at most
+    int64_t most_workers = 0;
+  };
+  struct Load {
+    std::vector<double> free_at = {};  // by worker
+    std::vector<double> speeds = {};   // cost per second
+    double speed = 0;                  // of all
+    double mean_speed = 0;
+    double work = 0;        // cost of the step
+    double seconds = 0;     // of every worker, if nobody ever waits
+    double common_end = 0;  // when all have ended together, if nobody waits
+    int64_t staleness = 0;
+  };
+  struct Outcome {
+    double score = 0;       // when the step ends, as far as that holds anything up
+    double busy_until = 0;  // the common end, with what workers wait for each other
+    std::vector<PlannedGang> gangs;
+  };
+  Outcome simulate(std::span<const Sequence> sequences, std::vector<double> free_at, const Load& load,
+                   const Rule& rule) const;
+  PlannedGang form(const Sequence& sequence, std::vector<int64_t> workers) const;
+  std::vector<int64_t> choose(const std::vector<double>& free_at, int64_t count) const;
+  double transfer_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const;
+  double latency_seconds(std::span<const int64_t> workers) const;
+  bool on_one_node(std::span<const int64_t> workers) const;
+  double slack(const Load& load) const;
+  double speed(int64_t worker) const;
+
+  const LedgerOptions& options_;
+  const UnitCostModel& costs_;
+  double exposed_ = 0.5;  // share of a gang's transfers that its members wait for, as measured
+  double error_sum_ = 0;
+  int64_t observed_ = 0;
+};
+
+}  // namespace hat
