@@ -7,6 +7,8 @@
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
 #include "hat/gradient/node_slots.hpp"
+#include "hat/ledger/sequence_cut.hpp"
+#include "hat/model/flop_count.hpp"
 #include "hat/model/transformer.hpp"
 #include "hat/optimizer/optimizer.hpp"
 
@@ -52,12 +54,39 @@ UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
   return {.tokens = std::max(longest, plan.deck.unit_tokens), .longest = longest};
 }
 
+namespace {
+
+/// Of the member that needs most: the first has most tokens, the last most keys and values of others.
+int64_t gang_activations(const RunPlan& plan, const UnitSizes& sizes, Transformer& model) {
+  const BlockFlop flop = sum(count_flop(plan.deck.model, plan.layout));
+  const int64_t values = key_value_elements(plan.deck.model) / plan.deck.model.layers;
+  int64_t most = 0;
+  for (const int64_t members : {std::max<int64_t>(2, sizes.least_gang), plan.gang_workers()}) {
+    const std::vector<double> speeds(static_cast<size_t>(members), 1.0);
+    GangRange range{.bounds = equal_cost_bounds(sizes.longest, flop.per_square / flop.per_token, speeds)};
+    for (const int64_t member : {int64_t{0}, range.members() - 1}) {
+      range.member = member;
+      // Copies that are on their way, and gradients that are awaited, of two layers.
+      const int64_t others = range.members() - 1 - member;
+      const int64_t on_the_way = 2 * (2 + others) * range.tokens() * values * kFloat;
+      most = std::max(most, model.buffer_bytes(range) + on_the_way);
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
 WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
   ComputeOptions options = plan.compute;
   options.recompute = recompute;
-  return {.parameters = copies_of_parameters(plan),
-          .gradients = plan.layout.size() * kFloat,
-          .activations = Transformer(plan.deck.model, options).buffer_bytes(sizes.tokens, sizes.longest)};
+  Transformer model(plan.deck.model, options);
+  int64_t activations = model.buffer_bytes(sizes.tokens, std::min(sizes.tokens, sizes.longest));
+  if (plan.forms_gangs() && sizes.longest > 1) {
+    activations = std::max(activations, gang_activations(plan, sizes, model));
+  }
+  return {
+      .parameters = copies_of_parameters(plan), .gradients = plan.layout.size() * kFloat, .activations = activations};
 }
 
 ServerMemory server_memory(const RunPlan& plan, int server) {
@@ -111,21 +140,44 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
   return workers == 0 ? kNoLimit : (available - servers) / workers;
 }
 
-Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t share) {
+MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64_t share) {
   const WorkerConfig& worker = plan.deck.worker;
   const double given = worker.memory_gib * static_cast<double>(int64_t{1} << 30);
   const bool is_given = given > 0 && given < static_cast<double>(share);
   const int64_t limit = is_given ? static_cast<int64_t>(given) : share;
-  const auto bytes = [&](Recompute level) { return worker_memory(plan, sizes, level).total(); };
-  if (const auto level = first_that_fits(worker.recompute, bytes, limit)) return *level;
+  const auto level_for = [&](const RunPlan& run, const UnitSizes& units) {
+    return first_that_fits(
+        worker.recompute, [&](Recompute level) { return worker_memory(run, units, level).total(); }, limit);
+  };
+  if (const auto level = level_for(plan, sizes)) return {.recompute = *level, .units = sizes};
+  RunPlan alone = plan;
+  alone.deck.gang.policy = SplitPolicy::never;
+  if (plan.deck.gang.policy == SplitPolicy::automatic && plan.forms_gangs()) {
+    if (const auto level = level_for(alone, sizes)) return {.recompute = *level, .units = sizes, .gangs = false};
+  }
   const Recompute thriftiest = levels_of(worker.recompute).back();
-  const WorkerMemory least = worker_memory(plan, sizes, thriftiest);
+  const int64_t most_workers = plan.forms_gangs() ? plan.gang_workers() : 1;
+  for (int64_t members = 2; members <= most_workers; ++members) {
+    const int64_t unit = plan.deck.unit_tokens;
+    UnitSizes units{.tokens = unit, .longest = sizes.longest, .least_gang = members};
+    if (worker_memory(plan, units, thriftiest).total() > limit) continue;
+    // The longest unit of one worker that fits beside.
+    int64_t fits = unit;
+    for (int64_t too_long = sizes.tokens; too_long - fits > 1;) {
+      units.tokens = (fits + too_long) / 2;
+      (worker_memory(plan, units, thriftiest).total() <= limit ? fits : too_long) = units.tokens;
+    }
+    units.tokens = fits;
+    return {.recompute = thriftiest, .units = units};
+  }
+  const WorkerMemory least = worker_memory(alone, sizes, thriftiest);
   throw InputError("deck", is_given ? "worker.memory_gib" : "model",
                    fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
-                               "tokens {} with worker.recompute = {}) and may use {}{}",
+                               "tokens {} with worker.recompute = {}) and may use {}{}{}",
                                gib(least.total()), gib(least.parameters), gib(least.gradients),
                                with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest), gib(limit),
-                               is_given ? "" : ", its share of what is available on its node"));
+                               is_given ? "" : ", its share of what is available on its node",
+                               most_workers > 1 ? ", and ranges of it for several workers do not fit either" : ""));
 }
 
 std::string gib(int64_t bytes) {

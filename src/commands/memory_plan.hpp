@@ -27,10 +27,11 @@ struct ServerMemory {
   int64_t total() const { return slots + optimizer + gradients + checkpoints; }
 };
 
-/// Tokens of the largest unit and of the longest sequence that a run on this dataset will see.
+/// Tokens of the largest unit of one worker and of the longest sequence that a run on this dataset will see.
 struct UnitSizes {
   int64_t tokens = 0;
   int64_t longest = 0;
+  int64_t least_gang = 0;  ///< workers that a sequence longer than a unit needs; 0: one worker computes each
 };
 UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan);
 
@@ -43,9 +44,14 @@ int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recomp
 /// no limit where there is no worker. Throws InputError when its servers alone need more.
 int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, int node, int64_t available);
 
-/// The first level of recomputation with which a worker's memory is at most `share` and worker.memory_gib, or the
-/// deck's. Throws InputError with the numbers when it does not fit.
-Recompute choose_recompute(const RunPlan& plan, const UnitSizes& sizes, int64_t share);
+/// What follows from a worker's memory, which is at most `share` and worker.memory_gib.
+struct MemoryChoice {
+  Recompute recompute = Recompute::none;  ///< the deck's, or the first level that fits
+  UnitSizes units;                        ///< where a worker cannot hold the longest sequence: what it can
+  bool gangs = true;                      ///< false: what the ranges of a gang need beside does not fit
+};
+/// Throws InputError with the numbers when nothing fits.
+MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64_t share);
 
 /// "1.25 GiB".
 std::string gib(int64_t bytes);

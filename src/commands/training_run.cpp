@@ -49,6 +49,7 @@ struct Setup {
   RunPlan plan;
   std::unique_ptr<RunFolderLock> lock;  ///< of server 0, until the end of the run
   UnitSizes units;
+  bool has_room_for_gangs = true;
   ProductTimes product_times;  ///< zero: not measured
   int64_t fewest_cores = 0;    ///< that a worker may use
   int server = -1;             ///< number of this rank's server, or -1
@@ -116,6 +117,22 @@ ExitCode choose_precision(const Communicator& world, Setup& setup) {
   return ExitCode::success;
 }
 
+/// Validation is not split.
+void check_validation(const Dataset& dataset, const RunPlan& plan) {
+  if (plan.least_gang == 0) return;
+  for (const std::vector<Sequence>& group :
+       validation_groups(dataset, plan.deck.model.max_length, plan.deck.unit_tokens, plan.deck.eval.tokens)) {
+    for (const Sequence& sequence : group) {
+      if (sequence.length <= plan.unsplit_tokens) continue;
+      throw InputError(
+          dataset.path().string(), "/validation",
+          fmt::format("has a sequence of {} tokens, a worker has memory for {}, and validation is not split: "
+                      "set eval.tokens to less than its length",
+                      with_commas(sequence.length), with_commas(plan.unsplit_tokens)));
+    }
+  }
+}
+
 /// Decides what the deck leaves open, the same on all ranks, and refuses what does not fit into memory.
 ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
   ExitCode code = choose_precision(world, setup);
@@ -132,7 +149,14 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   share = -world.all_reduce_max(-share);  // of the node with the least
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
   return on_all_ranks(world, [&] {
-    plan.compute.recompute = choose_recompute(plan, setup.units, share);
+    const MemoryChoice choice = choose_by_memory(plan, setup.units, share);
+    plan.compute.recompute = choice.recompute;
+    setup.units = choice.units;
+    setup.has_room_for_gangs = choice.gangs;
+    if (!choice.gangs) plan.deck.gang.policy = SplitPolicy::never;
+    plan.least_gang = choice.units.least_gang;
+    plan.unsplit_tokens = choice.units.tokens;
+    check_validation(*setup.dataset, plan);
     plan.worker_bytes = rank_of_worker_bytes(plan, setup.units, plan.compute.recompute);
   });
 }
@@ -203,6 +227,13 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
              with_commas(setup.dataset->tokens(Split::train)), with_commas(setup.dataset->documents(Split::validation)),
              with_commas(setup.dataset->tokens(Split::validation)));
   describe_compute(setup);
+  if (!setup.has_room_for_gangs) {
+    fmt::print("one sequence: by one worker, for there is no memory for the keys and values of others\n");
+  } else if (plan.least_gang > 0) {
+    fmt::print(
+        "one sequence: of more than {} tokens by at least {} workers, or it would not fit into the memory of one\n",
+        with_commas(plan.unsplit_tokens), plan.least_gang);
+  }
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   std::fflush(stdout);

@@ -118,10 +118,15 @@ std::vector<int64_t> GangPlanner::choose(const std::vector<double>& free_at, int
   return free;
 }
 
+/// No worker can hold it, nor a longer range than the least gang has.
+bool GangPlanner::must_split(const Sequence& sequence) const {
+  return options_.gang.least_workers > 0 && sequence.length > options_.gang.unsplit_tokens;
+}
+
 PlannedGang GangPlanner::form(const Sequence& sequence, std::vector<int64_t> workers) const {
   PlannedGang gang{.workers = std::move(workers)};
   std::vector<double> speeds;
-  for (const int64_t worker : gang.workers) speeds.push_back(speed(worker));
+  for (const int64_t worker : gang.workers) speeds.push_back(must_split(sequence) ? 1.0 : speed(worker));
   const std::vector<int64_t> bounds = equal_cost_bounds(sequence.length, options_.area_weight, speeds);
   for (size_t member = 0; member + 1 < bounds.size(); ++member) {
     const UnitSize size = size_of_range(bounds[member], bounds[member + 1]);
@@ -143,13 +148,14 @@ GangPlanner::Outcome GangPlanner::simulate(std::span<const Sequence> sequences, 
     const Sequence& sequence = sequences[place];
     const double alone = costs_.cost(size_of(sequence)) / load.mean_speed;
     const int64_t most = std::min({rule.most_workers, static_cast<int64_t>(free_at.size()), sequence.length});
-    if (alone <= rule.longer_than * load.seconds || most < 2) {
+    const bool must = must_split(sequence);
+    if (!must && (alone <= rule.longer_than * load.seconds || most < 2)) {
       single.push_back(place);
       continue;
     }
     const double ranges = std::ceil(alone / (rule.range * load.seconds));
-    const int64_t count =
-        ranges < static_cast<double>(most) ? std::max<int64_t>(2, static_cast<int64_t>(ranges)) : most;
+    int64_t count = ranges < static_cast<double>(most) ? std::max<int64_t>(2, static_cast<int64_t>(ranges)) : most;
+    if (must) count = std::max(count, options_.gang.least_workers);
     PlannedGang gang = form(sequence, choose(free_at, count));
     gang.place = place;
     double begin = 0;

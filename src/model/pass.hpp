@@ -101,6 +101,7 @@ template <typename Work>
 void for_each_chunk(const PassContext& pass, const Work& work) {
   for (int64_t begin = 0; begin < pass.batch.tokens; begin += pass.chunk_tokens) {
     work(Chunk{begin, std::min(pass.chunk_tokens, pass.batch.tokens - begin)});
+    if (pass.exchange != nullptr) pass.exchange->progress();
   }
 }
 

@@ -48,6 +48,8 @@ GangOptions gang_options(const RunPlan& plan) {
           .forward_bytes = bytes(thin || plan.compute.arithmetic == Element::bf16),
           .backward_bytes = bytes(thin),
           .layers = model.layers,
+          .least_workers = plan.least_gang,
+          .unsplit_tokens = plan.unsplit_tokens,
           .node_of_worker = plan.node_of_worker,
           .links = plan.links};
 }

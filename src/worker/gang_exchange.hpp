@@ -30,7 +30,7 @@ class GangExchange final : public RangeExchange {
   void begin(const GangRange& range, const std::vector<int64_t>& workers, EmulatedDevice* device, TraceRecorder* trace,
              int64_t step, int64_t unit);
   /// Lets messages leave.
-  void progress();
+  void progress() override;
   /// Everything has left.
   bool is_idle() const { return sending_.empty(); }
   int64_t sent_bytes() const { return sent_bytes_; }

@@ -24,6 +24,7 @@ RunPlan plan_of(const std::vector<int>& node_of_rank, int64_t servers, Placement
   deck.servers = servers;
   deck.model.vocabulary = 257;
   deck.unit_tokens = 2048;
+  deck.gang.policy = SplitPolicy::never;
   return make_run_plan(deck, plan_roles(node_of_rank, servers, placement));
 }
 
@@ -51,15 +52,44 @@ TEST(MemoryPlan, RecomputesAsTheLimitFalls) {
   const int64_t none = worker_memory(plan, kUnits, Recompute::none).total();
   const int64_t full = worker_memory(plan, kUnits, Recompute::full).total();
   ASSERT_LT(full, none);
-  EXPECT_EQ(choose_recompute(plan, kUnits, none), Recompute::none);
-  EXPECT_EQ(choose_recompute(plan, kUnits, none - 1), Recompute::inner);
-  EXPECT_EQ(choose_recompute(plan, kUnits, full), Recompute::full);
-  EXPECT_THROW(choose_recompute(plan, kUnits, full - 1), InputError);
+  EXPECT_EQ(choose_by_memory(plan, kUnits, none).recompute, Recompute::none);
+  EXPECT_EQ(choose_by_memory(plan, kUnits, none - 1).recompute, Recompute::inner);
+  EXPECT_EQ(choose_by_memory(plan, kUnits, full).recompute, Recompute::full);
+  EXPECT_THROW(choose_by_memory(plan, kUnits, full - 1), InputError);
+}
+
+// What no worker can hold is computed by several; only then, and by as few as can.
+TEST(MemoryPlan, SeveralWorkersHoldWhatOneCannot) {
+  RunPlan plan = plan_of({0, 0, 0, 0, 0}, 1);  // four workers
+  plan.deck.model.kv_heads = 1;                // keys and values of others must be less than what a range saves
+  plan.deck.unit_tokens = 256;
+  constexpr UnitSizes kLong{.tokens = 8192, .longest = 8192};
+  const int64_t alone = worker_memory(plan, kLong, Recompute::full).total();
+  EXPECT_THROW(choose_by_memory(plan, kLong, alone - 1), InputError);
+  plan.deck.gang.policy = SplitPolicy::automatic;
+  const MemoryChoice roomy = choose_by_memory(plan, kLong, int64_t{1} << 40);
+  EXPECT_EQ(roomy.units.least_gang, 0);
+  EXPECT_EQ(roomy.recompute, Recompute::none);
+  EXPECT_TRUE(roomy.gangs);
+  int64_t members = 1;
+  for (const int64_t limit : {alone * 95 / 100, alone * 80 / 100}) {
+    const MemoryChoice choice = choose_by_memory(plan, kLong, limit);
+    EXPECT_GT(choice.units.least_gang, 1) << limit;
+    EXPECT_GE(choice.units.least_gang, members) << limit;
+    members = choice.units.least_gang;
+    EXPECT_LT(choice.units.tokens, 8192) << limit;
+    EXPECT_GE(choice.units.tokens, plan.deck.unit_tokens) << limit;
+    EXPECT_LE(worker_memory(plan, choice.units, choice.recompute).total(), limit);
+    UnitSizes more = choice.units;
+    ++more.tokens;
+    EXPECT_GT(worker_memory(plan, more, choice.recompute).total(), limit);
+  }
+  EXPECT_THROW(choose_by_memory(plan, kLong, alone / 100), InputError);
 }
 
 std::string refusal(const RunPlan& plan, int64_t share) {
   try {
-    choose_recompute(plan, kUnits, share);
+    choose_by_memory(plan, kUnits, share);
   } catch (const InputError& error) {
     return error.what();
   }

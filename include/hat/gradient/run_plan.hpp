@@ -35,6 +35,8 @@ struct RunPlan {
   std::vector<int> pull_group;
   std::vector<int> node_of_worker;  ///< counted from 0; an emulated network may have more nodes than there are
   LinkSpeeds links;                 ///< between workers, as measured at the start
+  int64_t least_gang = 0;           ///< workers that a sequence of more than unsplit_tokens needs; 0: none does
+  int64_t unsplit_tokens = 0;       ///< most tokens of a unit of one worker
   int64_t worker_bytes = 0;         ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }

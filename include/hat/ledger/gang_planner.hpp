@@ -67,6 +67,7 @@ class GangPlanner {
   };
   Outcome simulate(std::span<const Sequence> sequences, std::vector<double> free_at, const Load& load,
                    const Rule& rule) const;
+  bool must_split(const Sequence& sequence) const;
   PlannedGang form(const Sequence& sequence, std::vector<int64_t> workers) const;
   std::vector<int64_t> choose(const std::vector<double>& free_at, int64_t count) const;
   double transfer_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const;

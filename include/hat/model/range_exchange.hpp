@@ -44,6 +44,8 @@ class RangeExchange {
   virtual void hand_back(int64_t layer, int64_t member, const float* d_keys_values) = 0;
   /// A later member's share in the gradient of the own K and V, valid until release(layer).
   virtual const float* wait_later(int64_t layer, int64_t member) = 0;
+  /// Called often in between: messages that are under way may go on. Must not wait.
+  virtual void progress() {}
   /// The pass needs nothing more of the layer.
   virtual void release(int64_t layer) = 0;
 };
