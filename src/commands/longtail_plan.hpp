@@ -14,7 +14,7 @@ namespace hat {
 /// What `hat bench longtail` was asked for.
 struct LongtailOptions {
   std::string deck;
-  /// dispatch/mode[/barriers][@workers]; "none": only what the other options ask for.
+  /// dispatch/mode[/barriers][:split.policy][@workers]; "none": only what the other options ask for.
   std::vector<std::string> policies{"static/sync", "balanced/sync", "on_demand/sync", "on_demand/hybrid",
                                     "on_demand/async"};
   std::vector<std::string> staleness{"1"};      ///< S of hybrid and async; unbounded

@@ -132,7 +132,8 @@ void GangExchange::send(std::shared_ptr<Buffer> data, size_t bytes, int64_t laye
                                 .begin_s = now_s(),
                                 .step = step_,
                                 .unit = unit_,
-                                .block = static_cast<int32_t>(attention_block(layer))}});
+                                .block = static_cast<int32_t>(attention_block(layer)),
+                                .part = static_cast<int32_t>(range_.member)}});
   sent_bytes_ += static_cast<int64_t>(bytes);
 }
 

@@ -35,7 +35,7 @@ struct TraceEvent {
   int64_t unit = -1;
   int64_t version = -1;
   int32_t block = -1;
-  int32_t part = -1;  ///< of push, adding, update and publish
+  int32_t part = -1;  ///< of push, adding, update and publish; of an exchange: the worker's place in its gang
 };
 
 /// What one role records, in memory. Events of steps from `end_step` on are passed over; behind kMostEvents events
