@@ -157,12 +157,12 @@ void GangExchange::publish(int64_t layer, ConstValues keys_values) {
 
 void GangExchange::wait(Incoming& incoming, Element wire, int64_t layer, int64_t member, const char* what) {
   const int64_t worker = members_[static_cast<size_t>(member)];
-  const double begin_s = now_s();
+  const double waited_before = account_.seconds()[static_cast<size_t>(Activity::wait_gang)];
   waiting_.until(
       Activity::wait_gang,
       fmt::format("{} of layer {} from worker {}, which computes a part of the same sequence", what, layer, worker),
       [&] { return incoming.request.test(); });
-  const double waited_s = now_s() - begin_s;
+  const double waited_s = account_.seconds()[static_cast<size_t>(Activity::wait_gang)] - waited_before;
   const auto node_of = [this](int64_t w) { return plan_.node_of_worker[static_cast<size_t>(w)]; };
   const bool one_node = node_of(worker) == node_of(members_[static_cast<size_t>(range_.member)]);
   const LinkSpeed& link = one_node ? plan_.links.inside : plan_.links.between;
