@@ -61,7 +61,10 @@ Policy parse_policy(const std::string& text) {
   if (at != std::string::npos) policy.workers = static_cast<int>(number_of("policies", text.substr(at + 1), 1));
   std::string names = text.substr(0, at);
   const size_t colon = names.find(':');
-  if (colon != std::string::npos) policy.split = names.substr(colon + 1);
+  if (colon != std::string::npos) {
+    policy.split = names.substr(colon + 1);
+    if (policy.split.empty()) refuse("policies", fmt::format("'{}': nothing behind the colon", text));
+  }
   names.resize(std::min(colon, names.size()));
   const size_t first = names.find('/');
   if (first == std::string::npos) {

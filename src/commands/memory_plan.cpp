@@ -39,8 +39,11 @@ int64_t copies_of_parameters(const RunPlan& plan) {
 int64_t waiting_pushes(const RunPlan& plan, int64_t block) {
   const bool in_ring = plan.is_barrier[static_cast<size_t>(block)] && plan.deck.barrier_path == BarrierPath::ring;
   if (!plan.deck.deterministic || in_ring) return 0;
-  // All units of a step but the first; each worker's share of the step may end in a unit that is not full.
-  return plan.deck.batch_tokens / std::max<int64_t>(1, plan.deck.unit_tokens) + plan.roles.workers() - 1;
+  // All units of a step but the first; each worker's share of the step may end in a unit that is not full. Of gangs,
+  // every range.
+  const int64_t ranges =
+      plan.forms_gangs() ? std::max<int64_t>(2, plan.deck.cutting.batch_sequences) * plan.gang_workers() : 0;
+  return plan.deck.batch_tokens / std::max<int64_t>(1, plan.deck.unit_tokens) + plan.roles.workers() - 1 + ranges;
 }
 
 }  // namespace
@@ -66,9 +69,14 @@ int64_t gang_activations(const RunPlan& plan, const UnitSizes& sizes, Transforme
     GangRange range{.bounds = equal_cost_bounds(sizes.longest, flop.per_square / flop.per_token, speeds)};
     for (const int64_t member : {int64_t{0}, range.members() - 1}) {
       range.member = member;
-      // Copies that are on their way, and gradients that are awaited, of two layers.
+      // Copies that wait for receivers, at most of all layers; gradients that are awaited, of two layers; keys and
+      // values that come in another format than they are kept in.
       const int64_t others = range.members() - 1 - member;
-      const int64_t on_the_way = 2 * (2 + others) * range.tokens() * values * kFloat;
+      const int64_t copies = (others > 0 ? plan.deck.model.layers : 0) + 2 * others;
+      int64_t on_the_way = copies * range.tokens() * values * kFloat;
+      if (plan.deck.gang.wire == WireFormat::bf16) {
+        on_the_way += range.begin() * key_value_elements(plan.deck.model) * kFloat / 2;
+      }
       most = std::max(most, model.buffer_bytes(range) + on_the_way);
     }
   }

@@ -91,6 +91,9 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
+  if (deck.gang.policy == SplitPolicy::always && roles.workers() == 1) {
+    throw InputError("deck", "split.policy", "always needs at least two workers");
+  }
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
@@ -150,6 +153,12 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
   return on_all_ranks(world, [&] {
     const MemoryChoice choice = choose_by_memory(plan, setup.units, share);
+    const bool by_memory = !choice.gangs || choice.units.least_gang > 0;
+    if (plan.deck.deterministic && by_memory && plan.deck.worker.memory_gib == 0) {
+      throw InputError("deck", "deterministic",
+                       "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
+                       "or split.policy never");
+    }
     plan.compute.recompute = choice.recompute;
     setup.units = choice.units;
     setup.has_room_for_gangs = choice.gangs;
@@ -262,7 +271,7 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
 /// What the workers' links do, on all ranks, servers included. Collective.
 LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Communicator& workers, bool is_worker) {
   LinkSpeeds own;
-  if (is_worker) own = measure_links(workers, plan.node_of_worker);
+  if (is_worker) own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
   LinkSpeeds all;
   for (const std::string& text :
        world.all_gather(fmt::format("{} {} {} {}", own.inside.bytes_per_s, own.inside.latency_s,
@@ -277,6 +286,9 @@ LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Commun
     }
     all = slower_of(all, seen);
   }
+  // Where no two successive workers share a node, or all do: what is known is the better guess.
+  if (!std::isfinite(all.inside.bytes_per_s)) all.inside = all.between;
+  if (!std::isfinite(all.between.bytes_per_s)) all.between = all.inside;
   return all;
 }
 
@@ -285,12 +297,12 @@ void describe_links(const RunPlan& plan) {
     return fmt::format("{}/s after {:.0f} us", human_bytes(static_cast<int64_t>(link.bytes_per_s)),
                        1e6 * link.latency_s);
   };
-  std::string links;
-  if (std::isfinite(plan.links.inside.bytes_per_s)) links += ", inside a node " + text(plan.links.inside);
-  if (std::isfinite(plan.links.between.bytes_per_s)) links += ", between nodes " + text(plan.links.between);
+  std::string links = " " + text(plan.links.between);
+  if (plan.links.inside.bytes_per_s > plan.links.between.bytes_per_s) {
+    links = fmt::format(" inside a node {}, between nodes {}", text(plan.links.inside), text(plan.links.between));
+  }
   fmt::print("one sequence: by up to {} workers{}; links between workers{}\n", plan.gang_workers(),
-             plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "",
-             links.empty() ? " not measured" : links.substr(1));
+             plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "", links);
   std::fflush(stdout);
 }
 

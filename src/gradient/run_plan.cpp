@@ -74,6 +74,11 @@ void group_workers(RunPlan& plan, const std::vector<int>& node_of_rank) {
   if (nodes.size() < plan.node_of_worker.size()) plan.pull_group = plan.node_of_worker;  // or nobody has company
 }
 
+GangWire gang_wire(const RunPlan& plan) {
+  const Element wire = plan.deck.gang.wire == WireFormat::bf16 ? Element::bf16 : Element::fp32;
+  return {.forward = plan.compute.arithmetic == Element::bf16 ? Element::bf16 : wire, .backward = wire};
+}
+
 double exchange_charge(const RunPlan& plan) {
   const ChargedCost charged(plan.deck);
   return charged.exchange_bytes_per_byte() / charged.bytes_per_byte();

@@ -76,7 +76,7 @@ double GangPlanner::latency_seconds(std::span<const int64_t> workers) const {
 
 double GangPlanner::exchange_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const {
   if (!costs_.knows_seconds()) return 0;
-  return exposed_ * transfer_seconds(workers, lengths) + latency_seconds(workers);
+  return exposed_[kind(workers)] * transfer_seconds(workers, lengths) + latency_seconds(workers);
 }
 
 void GangPlanner::observe(const PlannedGang& gang, double seconds, double compute_s) {
@@ -84,7 +84,8 @@ void GangPlanner::observe(const PlannedGang& gang, double seconds, double comput
   const double transfer = transfer_seconds(gang.workers, gang.lengths);
   if (transfer > 0) {
     const double share = (seconds - compute_s - latency_seconds(gang.workers)) / transfer;
-    exposed_ += kNewest * (std::clamp(share, 0.02, 10.0) - exposed_);
+    double& exposed = exposed_[kind(gang.workers)];
+    exposed += kNewest * (std::clamp(share, 0.02, 10.0) - exposed);
   }
   if (!gang.in_seconds || seconds <= 0) return;
   error_sum_ += std::abs(gang.seconds - seconds) / seconds;
@@ -120,7 +121,7 @@ std::vector<int64_t> GangPlanner::choose(const std::vector<double>& free_at, int
 
 /// No worker can hold it, nor a longer range than the least gang has.
 bool GangPlanner::must_split(const Sequence& sequence) const {
-  return options_.gang.least_workers > 0 && sequence.length > options_.gang.unsplit_tokens;
+  return options_.gang.least_gang > 0 && sequence.length > options_.gang.unsplit_tokens;
 }
 
 PlannedGang GangPlanner::form(const Sequence& sequence, std::vector<int64_t> workers) const {
@@ -155,7 +156,7 @@ GangPlanner::Outcome GangPlanner::simulate(std::span<const Sequence> sequences, 
     }
     const double ranges = std::ceil(alone / (rule.range * load.seconds));
     int64_t count = ranges < static_cast<double>(most) ? std::max<int64_t>(2, static_cast<int64_t>(ranges)) : most;
-    if (must) count = std::max(count, options_.gang.least_workers);
+    if (must) count = std::max(count, options_.gang.least_gang);
     PlannedGang gang = form(sequence, choose(free_at, count));
     gang.place = place;
     double begin = 0;

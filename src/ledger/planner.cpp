@@ -119,17 +119,18 @@ std::vector<size_t> Planner::unit_before_gang(int64_t worker, int64_t step, cons
   const Outlook ahead = outlook(worker, step, run, now_s);
   const auto w = static_cast<size_t>(worker);
   const double room_s = kSafety * (ahead.gang_begin.at(run.workers[w].reserved.front().gang) - ahead.free_before[w]);
-  std::vector<size_t> places;  // of those that take less
+  std::vector<size_t> unit;  // longest first, as long as all of it ends in time
+  UnitSize size;
   for (size_t place = 0; place < free_sequences.sequences.size(); ++place) {
-    const double seconds = costs_.seconds(worker, size_of(free_sequences.sequences[place]));
+    UnitSize with = size;
+    with += size_of(free_sequences.sequences[place]);
+    const double seconds = costs_.seconds(worker, with);
     const double end_s = end_of_unit(ahead.free_before[w], seconds, ahead.past_barrier_s);
-    if (end_s - ahead.free_before[w] <= room_s) places.push_back(place);
+    const bool too_many = !unit.empty() && with.tokens > static_cast<double>(options_.unit_tokens);
+    if (too_many || end_s - ahead.free_before[w] > room_s) continue;
+    unit.push_back(place);
+    size = with;
   }
-  if (places.empty()) return {};
-  const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
-  const double left = room_s * costs_.cost(full) / costs_.seconds(worker, full);
-  std::vector<size_t> unit = unit_from(free_sequences, places, 0, left, worker, /*gaps=*/true);
-  for (size_t& place : unit) place = places[place];
   return unit;
 }
 

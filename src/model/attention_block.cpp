@@ -43,7 +43,7 @@ void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const
   compute(pass, keys_values(), parameters, x);
   if (purpose != Forward::repeated) {
     pass.stream.synchronize();
-    pass.exchange->publish(layer_, split(pass.batch, qkv(pass)).k);
+    pass.exchange->send_keys_values(layer_, split(pass.batch, qkv(pass)).k);
   }
   compute(pass, queries(), parameters, x);
 }
@@ -152,7 +152,7 @@ void AttentionBlock::backward_ranges(const PassContext& pass) {
     attend({.keys = range.tokens_of(member), .first = member == 0}, earlier, earlier + kv_width(), d_earlier,
            d_earlier + kv_width());
     pass.stream.synchronize();
-    pass.exchange->hand_back(layer_, member, d_earlier);
+    pass.exchange->send_gradients(layer_, member, d_earlier);
   }
   attend({.keys = range.tokens(), .causal = true, .first = range.member == 0}, own.k, own.v, d_own.k, d_own.v);
 }

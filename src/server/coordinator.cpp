@@ -39,16 +39,16 @@ double share_before_barrier(const RunPlan& plan, const ChargedCost& charged) {
 GangOptions gang_options(const RunPlan& plan) {
   if (!plan.forms_gangs()) return {};
   const ModelConfig& model = plan.deck.model;
-  const bool thin = plan.deck.gang.wire == WireFormat::bf16;
-  const auto bytes = [&](bool in_bf16) {
-    return exchange_charge(plan) * static_cast<double>(key_value_elements(model) * (in_bf16 ? 2 : 4));
+  const GangWire wire = gang_wire(plan);
+  const auto bytes = [&](Element element) {
+    return exchange_charge(plan) * static_cast<double>(key_value_elements(model) * element_bytes(element));
   };
   return {.policy = plan.deck.gang.policy,
           .max_workers = plan.gang_workers(),
-          .forward_bytes = bytes(thin || plan.compute.arithmetic == Element::bf16),
-          .backward_bytes = bytes(thin),
+          .forward_bytes = bytes(wire.forward),
+          .backward_bytes = bytes(wire.backward),
           .layers = model.layers,
-          .least_workers = plan.least_gang,
+          .least_gang = plan.least_gang,
           .unsplit_tokens = plan.unsplit_tokens,
           .node_of_worker = plan.node_of_worker,
           .links = plan.links};

@@ -280,22 +280,26 @@ void RunLog::say_hidden() const {
   }
 }
 
-void RunLog::say_gangs() const {
+void RunLog::say_gangs(double time_error) {
   if (!plan_.forms_gangs()) return;
   if (gangs_ == 0) {
     say("sequences computed by several workers: none");
     return;
   }
+  metrics_.append(json{{"kind", "gangs"},
+                       {"gangs", gangs_},
+                       {"members", gang_members_},
+                       {"time_error", std::isnan(time_error) ? json(nullptr) : json(time_error)}}
+                      .dump());
   std::string predicted;
-  if (!std::isnan(gang_time_error_)) {
-    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * gang_time_error_);
+  if (!std::isnan(time_error)) {
+    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * time_error);
   }
   say(fmt::format("sequences computed by several workers: {}, by {:.1f} on average{}", with_commas(gangs_),
                   mean(static_cast<double>(gang_members_), gangs_), predicted));
 }
 
 void RunLog::finish(double gang_time_error) {
-  gang_time_error_ = gang_time_error;
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
   say("\n--- summary ---");
@@ -308,7 +312,7 @@ void RunLog::finish(double gang_time_error) {
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
   say_workers();
   say_hidden();
-  say_gangs();
+  say_gangs(gang_time_error);
   say_memory();
   say_energy();
   say_emulation();

@@ -35,8 +35,10 @@ namespace hat {
 ///               predicted seconds of units; null: none predicted); of its process, in bytes, resident_before (of its
 ///               own, before training), peak_resident, and shared_resident of that; emulated_s, mean_lag_s, worst_lag_s
 ///               (of its emulated device, emulated_device.hpp; else 0); mpi_seconds, barrier_transfer_seconds,
-///               gang_transfer_seconds, utilization and ///               communication_share (metrics/account.hpp);
-///               wall_seconds, node_joules (counters of its node over the run; null where they are not read)
+///               gang_transfer_seconds, utilization and communication_share (metrics/account.hpp); wall_seconds,
+///               node_joules (counters of its node over the run; null where they are not read)
+///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
+///               gangs; null: none predicted)
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -57,7 +59,7 @@ class RunLog {
  private:
   void say_workers() const;
   void say_hidden() const;
-  void say_gangs() const;
+  void say_gangs(double time_error);
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;
@@ -77,7 +79,6 @@ class RunLog {
   std::vector<int64_t> staleness_counts_;
   int64_t gangs_ = 0;
   int64_t gang_members_ = 0;
-  double gang_time_error_ = 0;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
   std::vector<RunResult::StepPoint> step_points_;

@@ -14,8 +14,6 @@ namespace {
 constexpr int kForwardTag = 20'000;  // beyond those of rings (gradient_sender.cpp)
 constexpr int kBackwardTag = 20'001;
 
-Element element_of(WireFormat wire) { return wire == WireFormat::bf16 ? Element::bf16 : Element::fp32; }
-
 template <typename T>
 std::span<T> span_of(std::byte* data, int64_t count) {
   return {reinterpret_cast<T*>(data), static_cast<size_t>(count)};
@@ -44,8 +42,8 @@ GangExchange::GangExchange(const RunPlan& plan, const Communicator& workers, Wai
       width_(key_value_elements(plan.deck.model) / plan.deck.model.layers),
       charge_(exchange_charge(plan)),
       stored_(plan.compute.arithmetic),
-      wire_(stored_ == Element::bf16 ? Element::bf16 : element_of(plan.deck.gang.wire)),
-      d_wire_(element_of(plan.deck.gang.wire)) {
+      wire_(gang_wire(plan).forward),
+      d_wire_(gang_wire(plan).backward) {
   const auto heads = static_cast<double>(plan.deck.model.heads);
   const auto kv = static_cast<double>(kv_heads(plan.deck.model));
   kv_share_ = kv / (heads + kv);  // of those of q, k, v and the output
@@ -63,6 +61,7 @@ void GangExchange::begin(const GangRange& range, const std::vector<int64_t>& wor
   const auto layers = plan_.deck.model.layers;
   begun_layer_ = layers;
   layers_.clear();
+  spare_.clear();  // of the gang before, whose messages had other sizes
   layers_.resize(static_cast<size_t>(layers));
   for (Layer& layer : layers_) {
     for (int64_t member = 0; member < range_.member; ++member) {
@@ -80,7 +79,10 @@ void GangExchange::start_backward(int64_t layer) {
 }
 
 GangExchange::Buffer GangExchange::take(size_t bytes) {
-  const auto found = std::ranges::find_if(spare_, [bytes](const Buffer& buffer) { return buffer.capacity >= bytes; });
+  auto found = spare_.end();  // the smallest that is large enough
+  for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
+    if (spare->capacity >= bytes && (found == spare_.end() || spare->capacity < found->capacity)) found = spare;
+  }
   if (found == spare_.end()) return {.data = std::make_unique_for_overwrite<std::byte[]>(bytes), .capacity = bytes};
   Buffer buffer = std::move(*found);
   spare_.erase(found);
@@ -88,8 +90,7 @@ GangExchange::Buffer GangExchange::take(size_t bytes) {
 }
 
 void GangExchange::give_back(Buffer& buffer) {
-  constexpr size_t kMostSpare = 64;
-  if (buffer.data && spare_.size() < kMostSpare) spare_.push_back(std::move(buffer));
+  if (buffer.data) spare_.push_back(std::move(buffer));
   buffer = {};
 }
 
@@ -108,6 +109,20 @@ GangExchange::Incoming GangExchange::start_receive(int64_t member, int64_t token
 }
 
 void GangExchange::progress() {
+  const MpiScope mpi(account_);
+  advance();
+}
+
+void GangExchange::advance() {
+  if (sending_.empty()) {  // any call lets all messages go on
+    for (Layer& layer : layers_) {
+      for (Incoming& incoming : layer.earlier) {
+        if (incoming.is_here) continue;
+        incoming.request.test();
+        return;
+      }
+    }
+  }
   for (auto outgoing = sending_.begin(); outgoing != sending_.end();) {
     if (!outgoing->request.test()) {
       ++outgoing;
@@ -142,7 +157,7 @@ void GangExchange::device_does(int64_t layer, double projections, double area, b
   device_->do_part(attention_block(layer), projections * static_cast<double>(range_.tokens()), area, backward);
 }
 
-void GangExchange::publish(int64_t layer, ConstValues keys_values) {
+void GangExchange::send_keys_values(int64_t layer, ConstValues keys_values) {
   device_does(layer, kv_share_, 0, /*backward=*/false);
   if (range_.member + 1 == range_.members()) return;
   const int64_t count = range_.tokens() * width_;
@@ -186,7 +201,7 @@ ConstValues GangExchange::wait_earlier(int64_t layer, int64_t member) {
   return {incoming.data.data.get(), stored_};
 }
 
-void GangExchange::hand_back(int64_t layer, int64_t member, const float* d_keys_values) {
+void GangExchange::send_gradients(int64_t layer, int64_t member, const float* d_keys_values) {
   const double output = begins_backward(layer) ? 1 - kv_share_ - q_share_ : 0;
   const auto other = static_cast<double>(range_.tokens_of(member));
   device_does(layer, output, 2 * other * static_cast<double>(range_.tokens()), /*backward=*/true);

@@ -29,15 +29,17 @@ class GangExchange final : public RangeExchange {
   /// A unit of this range begins; `workers`: of the members. The exchange is then good for one pass.
   void begin(const GangRange& range, const std::vector<int64_t>& workers, EmulatedDevice* device, TraceRecorder* trace,
              int64_t step, int64_t unit);
-  /// Lets messages leave.
+  /// Lets messages leave and come.
+  void advance();
+  /// The same inside a pass.
   void progress() override;
   /// Everything has left.
   bool is_idle() const { return sending_.empty(); }
   int64_t sent_bytes() const { return sent_bytes_; }
 
-  void publish(int64_t layer, ConstValues keys_values) override;
+  void send_keys_values(int64_t layer, ConstValues keys_values) override;
   ConstValues wait_earlier(int64_t layer, int64_t member) override;
-  void hand_back(int64_t layer, int64_t member, const float* d_keys_values) override;
+  void send_gradients(int64_t layer, int64_t member, const float* d_keys_values) override;
   const float* wait_later(int64_t layer, int64_t member) override;
   void release(int64_t layer) override;
 

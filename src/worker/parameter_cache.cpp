@@ -62,7 +62,11 @@ ParameterCache::Ahead ParameterCache::begin_pull(int64_t index, Need need, size_
   Copy& target = block.copies[copy];
   SlotPull pull = start_pull(index, need, target.values.data());
   if (copy != block.current) target.version = -1;  // the only copy stays what it is if there is nothing newer
-  return {.need = need, .copy = copy, .pull = std::move(pull), .begin_s = now_s()};
+  return {.need = need,
+          .copy = copy,
+          .pull = std::move(pull),
+          .begin_s = now_s(),
+          .have = block.copies[block.current].version};
 }
 
 /// False if all copies are taken.
@@ -171,13 +175,19 @@ const float* ParameterCache::acquire_copy(int64_t index, Need need, const std::s
     waiting_.until(Activity::wait_pull, what, [&] { return add_ahead(index, need); });
   }
   Ahead& first = block.ahead.front();
-  if (first.pull) {
+  const auto finish = [&] {
     waiting_.until(Activity::wait_barrier, what, [&] {
       if (!first.pull->find()) return false;
       waiting_.push_travelled(first.pull->push_travel_s());
       return true;
     });
     waiting_.until(Activity::wait_pull, what, [&] { return advance_pull(index, first); });
+  };
+  if (first.pull) finish();
+  // There was nothing newer than the copy of that moment, but a unit between (of a gang: exact) took an older one.
+  if (first.pull && first.pull->unchanged() && block.copies[block.current].version != first.have) {
+    first = begin_pull(index, need, first.copy);
+    finish();
   }
   if (first.pull && first.pull->unchanged()) {
     ++counters_.skipped;

@@ -91,6 +91,7 @@ class ParameterCache {
     std::optional<SlotPull> pull;  // none: it is there, or (node slots) another worker fetches it
     bool fetches = false;          // node slots: this worker has claimed it, fetches it, or has
     double begin_s = 0;            // of the pull, for the trace
+    int64_t have = -1;             // version of the current copy when the pull began: nothing newer means that one
     bool is_here = false;
   };
   struct Block {

@@ -138,7 +138,7 @@ void Worker::Impl::progress() {
   leases.progress();
   cache.progress();
   sender.progress();
-  gang.progress();
+  gang.advance();
   account.set_ring_gathering(sender.ring_gathers());
   read_energy();
 }
@@ -229,16 +229,13 @@ void Worker::Impl::train(LeasedWork& work) {
   const double computed_before = computed_seconds();
   const double begin_s = now_s();
   const double waited_before = account.waited_for_parameters();
-  RangeExchange* exchange = nullptr;
-  if (batch.range) {
-    begin_gang(*batch.range);
-    exchange = &gang;
-  }
+  RangeExchange* exchange = batch.range ? &gang : nullptr;
   LossSum loss;
   {
     const ActivityScope scope(account, Activity::compute);
     do {
       if (recomputing) sender.discard();
+      if (batch.range) begin_gang(*batch.range);
       if (emulated) {
         batch.range ? emulated->begin_unit(current.unit, *batch.range)
                     : emulated->begin_unit(current.unit, batch.offsets);

@@ -60,6 +60,23 @@ struct Rank {
 
 RunPlan plan_of(const Deck& deck) { return make_run_plan(deck, plan_roles({0}, 1, Placement::packed)); }
 
+// A unit of a gang takes the version that all members have, between units that take the newest: what the next unit is
+// told to be unchanged is not what it had.
+TEST(ParameterCache, TheFreshestBehindAnExactOne) {
+  Deck deck = tiny_deck(2);
+  deck.prefetch_depth = 2;
+  deck.pull_format = PullFormat::bf16;  // copies
+  Rank rank(plan_of(deck));
+  for (int64_t version = 0; version < 3; ++version) rank.publish(version);
+  rank.expect_values(0, rank.cache->acquire(0, {.version = 1, .rule = Rule::freshest}), 2);
+  rank.cache->prefetch(0, {.version = 1, .rule = Rule::exact});
+  rank.cache->prefetch(0, {.version = 2, .rule = Rule::freshest});
+  for (int i = 0; i < 20; ++i) rank.cache->progress();
+  rank.expect_values(0, rank.cache->acquire(0, {.version = 1, .rule = Rule::exact}), 1);
+  rank.expect_values(0, rank.cache->acquire(0, {.version = 2, .rule = Rule::freshest}), 2);
+  EXPECT_EQ(rank.cache->version(0), 2);
+}
+
 TEST(ParameterCache, OwnSlotsAreReadWhereTheyLie) {
   for (const int64_t staleness : {0, 1, 2}) {
     Rank rank(plan_of(tiny_deck(staleness)));

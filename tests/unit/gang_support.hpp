@@ -61,7 +61,7 @@ class MemoryExchange : public RangeExchange {
         width_(2 * kv_heads(config) * (config.width / config.heads)),
         element_(stored) {}
 
-  void publish(int64_t layer, ConstValues keys_values) override {
+  void send_keys_values(int64_t layer, ConstValues keys_values) override {
     if (keys_values.element() != element_) throw std::logic_error("published in another element");
     memory_.put({"keys and values", layer, range_.member, 0}, keys_values.data(),
                 static_cast<size_t>(range_.tokens() * width_ * element_bytes(element_)));
@@ -71,7 +71,7 @@ class MemoryExchange : public RangeExchange {
     if (is_new) at->second = memory_.wait({"keys and values", layer, member, 0});
     return {at->second.data(), element_};
   }
-  void hand_back(int64_t layer, int64_t member, const float* d_keys_values) override {
+  void send_gradients(int64_t layer, int64_t member, const float* d_keys_values) override {
     memory_.put({"gradient", layer, range_.member, member}, d_keys_values,
                 static_cast<size_t>(range_.tokens_of(member) * width_) * sizeof(float));
   }

@@ -225,17 +225,17 @@ const Operations& recorded_operations() {
 class RecordedExchange : public RangeExchange {
  public:
   explicit RecordedExchange(RangeExchange& exchange) : exchange_(exchange) {}
-  void publish(int64_t layer, ConstValues keys_values) override {
-    record("publish", layer);
-    exchange_.publish(layer, keys_values);
+  void send_keys_values(int64_t layer, ConstValues keys_values) override {
+    record("send_keys_values", layer);
+    exchange_.send_keys_values(layer, keys_values);
   }
   ConstValues wait_earlier(int64_t layer, int64_t member) override {
     record("wait for earlier " + std::to_string(member), layer);
     return exchange_.wait_earlier(layer, member);
   }
-  void hand_back(int64_t layer, int64_t member, const float* d_keys_values) override {
+  void send_gradients(int64_t layer, int64_t member, const float* d_keys_values) override {
     record("hand back to " + std::to_string(member), layer);
-    exchange_.hand_back(layer, member, d_keys_values);
+    exchange_.send_gradients(layer, member, d_keys_values);
   }
   const float* wait_later(int64_t layer, int64_t member) override {
     record("wait for later " + std::to_string(member), layer);
@@ -282,7 +282,7 @@ TEST(GangRange, CallsTheExchangeInTheOrderItPromises) {
       "back from earlier",       "hand back to 1 in 0", "back from own",       "wait for later 3 in 0",
       "wait for later 4 in 0",   "release in 0"};
   for (const Recompute recompute : {Recompute::none, Recompute::inner, Recompute::full}) {
-    std::vector<std::string> expected{"publish in 0"};
+    std::vector<std::string> expected{"send_keys_values in 0"};
     expected.insert(expected.end(), forward.begin(), forward.end());
     if (recompute == Recompute::full) expected.insert(expected.end(), forward.begin(), forward.end());
     expected.insert(expected.end(), backward.begin(), backward.end());
@@ -293,9 +293,9 @@ TEST(GangRange, CallsTheExchangeInTheOrderItPromises) {
 TEST(GangRange, AFailedExchangeLeavesTheModelUsable) {
   class Failing : public RangeExchange {
    public:
-    void publish(int64_t, ConstValues) override {}
+    void send_keys_values(int64_t, ConstValues) override {}
     ConstValues wait_earlier(int64_t, int64_t) override { throw Error("member 0 died"); }
-    void hand_back(int64_t, int64_t, const float*) override {}
+    void send_gradients(int64_t, int64_t, const float*) override {}
     const float* wait_later(int64_t, int64_t) override { return nullptr; }
     void release(int64_t) override {}
   };

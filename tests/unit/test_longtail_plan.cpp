@@ -78,6 +78,10 @@ TEST(LongtailPlan, TakesDeckKeysBeforeAndBehindTheDeck) {
 
 TEST(LongtailPlan, ErrorsNameWhatTheUserWrote) {
   EXPECT_TRUE(message_of({}).starts_with("command line: deck: is needed")) << message_of({});
+  EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/sync:never,on_demand/sync/all:always"}), "");
+  EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/sync:"}),
+            "command line: --policies: 'on_demand/sync:': nothing behind the colon");
+  EXPECT_NE(message_of({kDeck, "--policies", "on_demand/sync:foo"}), "");
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/foo"}),
             "command line: --policies: mode: must be one of sync, hybrid, async, not 'foo'");
   EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: --staleness: staleness: must be"));

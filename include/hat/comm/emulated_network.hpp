@@ -60,8 +60,8 @@ class EmulatedLinks {
   uint64_t transfers_ = 0;
 };
 
-/// Links in memory that all ranks share. What is charged: bodies of pulls and pushes and the messages of rings
-/// (Window::start_transfer, Communicator::start_transfer). Control messages and the headers of pulls are not.
+/// Links in memory that all ranks share. What is charged: bodies of pulls and pushes and the messages of rings and
+/// gangs (Window::start_transfer, Communicator::start_transfer). Control messages and the headers of pulls are not.
 class EmulatedNetwork {
  public:
   using Transfer = EmulatedLinks::Transfer;

@@ -21,8 +21,8 @@ struct LinkSpeeds {
 
 /// Collective: measures the links from each rank to the next by messages there and back (Communicator::start_transfer,
 /// so what is emulated is measured), a few ms for each; half of the links at a time, as in a ring. `node_of_rank`: of
-/// this communicator. Returns what this rank saw.
-LinkSpeeds measure_links(const Communicator& ranks, const std::vector<int>& node_of_rank);
+/// this communicator. Returns what this rank saw. Throws Error naming the rank that says nothing for `timeout_s`.
+LinkSpeeds measure_links(const Communicator& ranks, const std::vector<int>& node_of_rank, double timeout_s);
 /// The slowest of both.
 LinkSpeeds slower_of(const LinkSpeeds& a, const LinkSpeeds& b);
 

@@ -130,7 +130,7 @@ struct UnitReport {
   double nats = 0;
   int64_t tokens = 0;
   double seconds = 0;           ///< of computing it once, waits left out
-  double elapsed_s = 0;         ///< from its begin to its end, waits included
+  double elapsed_s = 0;         ///< from its begin to its end, waits included but those for parameters
   int64_t recomputed = 0;       ///< times that it was computed again (staleness.over_limit = recompute)
   AccountReading account = {};  ///< until now
   template <class F>

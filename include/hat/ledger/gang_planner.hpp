@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -73,12 +74,14 @@ class GangPlanner {
   double transfer_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const;
   double latency_seconds(std::span<const int64_t> workers) const;
   bool on_one_node(std::span<const int64_t> workers) const;
+  size_t kind(std::span<const int64_t> workers) const { return on_one_node(workers) ? 0 : 1; }
   double slack(const Load& load) const;
   double speed(int64_t worker) const;
 
   const LedgerOptions& options_;
   const UnitCostModel& costs_;
-  double exposed_ = 0.5;  // share of a gang's transfers that its members wait for, as measured
+  /// Share of a gang's transfers that its members wait for, as measured: on one node, between nodes.
+  std::array<double, 2> exposed_{0.5, 0.5};
   double error_sum_ = 0;
   int64_t observed_ = 0;
 };

@@ -38,7 +38,8 @@ struct EvaluationResult {
 ///   leased -> computed the worker reported its loss
 ///   computed -> committed, all units of a step at once, when every server has applied the step and whatever else
 ///                      completes it has come in
-/// Any other transition is an error. Steps commit in order; each sequence of an epoch belongs to exactly one unit.
+/// Any other transition is an error. Steps commit in order; each sequence of an epoch belongs to exactly one unit,
+/// or each of its ranges does.
 ///
 /// How work is handed out:
 ///   static     worker w has sequences w, w + W, w + 2 W ... of the step

@@ -14,7 +14,7 @@ struct GangOptions {
   double forward_bytes = 0;              ///< of one token, that go to each later range, in all layers
   double backward_bytes = 0;             ///< of one token, that come back from each later range
   int64_t layers = 1;                    ///< in each of which ranges wait for each other, forward and backward
-  int64_t least_workers = 0;             ///< of a sequence that is longer than unsplit_tokens; 0: no sequence is
+  int64_t least_gang = 0;                ///< of a sequence that is longer than unsplit_tokens; 0: no sequence is
   int64_t unsplit_tokens = 0;            ///< what fits into the memory of one worker
   std::vector<int> node_of_worker = {};  ///< workers of one node are preferred
   LinkSpeeds links = {};
