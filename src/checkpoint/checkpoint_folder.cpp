@@ -77,6 +77,31 @@ void rotate_checkpoints(const fs::path& run, int64_t keep) {
   }
 }
 
+std::vector<fs::path> set_incomplete_aside(const fs::path& run) {
+  std::vector<fs::path> aside;
+  for (const Found& step : find_steps(run, "")) {
+    if (fs::exists(step.folder / kMarkerName)) continue;
+    fs::path name = step.folder.string() + ".incomplete";
+    for (int n = 2; fs::exists(name); ++n) name = fmt::format("{}.incomplete-{}", step.folder.string(), n);
+    rename_durably(step.folder, name);
+    aside.push_back(name);
+  }
+  return aside;
+}
+
+std::string way_around(const fs::path& folder) {
+  const fs::path checkpoints = fs::absolute(folder).parent_path();
+  const std::optional<int64_t> own = step_of(folder.filename().string(), "");
+  if (!own || checkpoints.filename() != "checkpoints") return "";
+  std::string older;
+  for (const Found& step : find_complete(checkpoints.parent_path())) {
+    if (step.step < *own) older += (older.empty() ? "" : ", ") + step.folder.filename().string();
+  }
+  if (older.empty()) return "";
+  return fmt::format("; there are older checkpoints ({}): move {} away to use the newest of them", older,
+                     folder.filename().string());
+}
+
 fs::path resolve_checkpoint(const fs::path& path) {
   const std::string where = path.string();
   if (!fs::exists(path)) throw InputError(where, "", "no such file or folder");

@@ -13,6 +13,18 @@ struct CheckpointReader::Impl {
   Master master;
   std::vector<hdf5::File> servers;
 
+  void open() {
+    if (!fs::exists(folder / kMarkerName)) {
+      throw InputError((folder / kMarkerName).string(), "", "is missing: this checkpoint was not completed");
+    }
+    master = load_master(folder / kMasterName);
+    check_marker(folder, master);
+    for (int64_t server = 0; server < master.servers; ++server) {
+      servers.push_back(open_server_file(folder, server, master.state.step));
+    }
+    for (const SliceEntry& entry : master.slices) open_slice(servers[static_cast<size_t>(entry.server)], entry);
+  }
+
   /// The slices of one tensor, by row; throws when there are none.
   std::span<const SliceEntry> slices_of(const std::string& tensor) const {
     SliceEntry wanted;
@@ -32,23 +44,18 @@ struct CheckpointReader::Impl {
     Checksum checksum;
     checksum.add(values, static_cast<size_t>(rows * entry.columns) * sizeof(float));
     if (checksum_text(checksum.value()) != array.text("checksum")) {
-      throw InputError(array.file(), array.name(), "the checksum does not match: the values are damaged");
+      throw InputError(array.file(), array.name(),
+                       "the checksum does not match: the values are damaged" + way_around(folder));
     }
   }
 };
 
 CheckpointReader::CheckpointReader(const fs::path& path) : impl_(std::make_unique<Impl>()) {
   impl_->folder = resolve_checkpoint(path);
-  if (!fs::exists(impl_->folder / kMarkerName)) {
-    throw InputError((impl_->folder / kMarkerName).string(), "", "is missing: this checkpoint was not completed");
-  }
-  impl_->master = load_master(impl_->folder / kMasterName);
-  check_marker(impl_->folder, impl_->master);
-  for (int64_t server = 0; server < impl_->master.servers; ++server) {
-    impl_->servers.push_back(open_server_file(impl_->folder, server, impl_->master.state.step));
-  }
-  for (const SliceEntry& entry : impl_->master.slices) {
-    open_slice(impl_->servers[static_cast<size_t>(entry.server)], entry);
+  try {
+    impl_->open();
+  } catch (const InputError& error) {
+    throw InputError(error.what() + way_around(impl_->folder));
   }
 }
 CheckpointReader::~CheckpointReader() = default;

@@ -331,8 +331,8 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
 
 void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
   keys.add("policies", options.policies,
-           "dispatch/mode[/barriers][:split.policy][@workers], the first is what the others are compared with; none: only what the "
-           "options below ask for");
+           "dispatch/mode[/barriers][:split.policy][@workers], the first is what the others are compared with; none: "
+           "only what the options below ask for");
   keys.add("staleness", options.staleness, "S of hybrid and async, one row for each");
   keys.add("sequences", options.sequences, "Sequences a worker and step, one table for each");
   keys.add("lengths", options.lengths,

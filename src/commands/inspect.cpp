@@ -19,10 +19,11 @@ struct InspectOptions {
   bool verify = true;
 };
 
-Inspection inspect_folder(const fs::path& path) {
+Inspection inspect_folder(const fs::path& path, ReadContents contents) {
   if (fs::exists(path / "checkpoint.h5") || fs::exists(path / "complete")) return inspect_checkpoint(path);
-  if (fs::exists(path / "checkpoints") || fs::exists(path / "metrics.jsonl") || fs::exists(path / "status.json")) {
-    return inspect_run(path);
+  if (fs::exists(path / "checkpoints") || fs::exists(path / "metrics.jsonl") || fs::exists(path / "status.json") ||
+      fs::exists(path / "deck.toml")) {
+    return inspect_run(path, contents);
   }
   return inspect_checkpoint(path);  // says what it is not
 }
@@ -41,9 +42,8 @@ ExitCode inspect(OptionSet& keys, const InspectOptions& options) {
   keys.load(std::nullopt);
   const fs::path path = options.path;
   if (!fs::exists(path)) throw InputError(options.path, "", "no such file or folder");
-  Inspection result = fs::is_directory(path)
-                          ? inspect_folder(path)
-                          : inspect_file(path, options.verify ? ReadContents::yes : ReadContents::no);
+  const ReadContents contents = options.verify ? ReadContents::yes : ReadContents::no;
+  Inspection result = fs::is_directory(path) ? inspect_folder(path, contents) : inspect_file(path, contents);
   result.data["problems"] = result.problems;
   if (options.json) {
     // Text from outside may not be UTF-8; that must not make the output invalid.
@@ -66,7 +66,8 @@ CommandBody add_inspect(CLI::App& app) {
       ->required();
   auto keys = std::make_shared<OptionSet>(*command, "inspect");
   keys->add_flag("json", options->json, "Print JSON");
-  keys->add_flag("verify", options->verify, "Read all tokens of a dataset and compare their checksums");
+  keys->add_flag("verify", options->verify,
+                 "Read all tokens of a dataset, and all values of a run's checkpoints, and compare their checksums");
   return [keys, options] { return inspect(*keys, *options); };
 }
 

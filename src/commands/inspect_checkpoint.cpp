@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "commands/inspect.hpp"
-#include "hat/checkpoint/checkpoint_survey.hpp"
 #include "hat/core/text.hpp"
 
 namespace hat {
@@ -63,6 +62,16 @@ void add_tensor(const TensorSurvey& tensor, Inspection& result) {
 }
 }  // namespace
 
+std::vector<std::string> checkpoint_problems(const CheckpointSurvey& survey) {
+  std::vector<std::string> problems = survey.problems;
+  for (const TensorSurvey& tensor : survey.tensors) {
+    if (tensor.not_finite == 0) continue;
+    problems.push_back(
+        fmt::format("{}: {}: {} values are not finite", survey.folder.string(), tensor.path, tensor.not_finite));
+  }
+  return problems;
+}
+
 Inspection inspect_checkpoint(const std::filesystem::path& path) {
   const CheckpointSurvey survey = survey_checkpoint(path);
   Inspection result;
@@ -71,15 +80,9 @@ Inspection inspect_checkpoint(const std::filesystem::path& path) {
   if (survey.state) add_state(*survey.state, result);
   result.text += fmt::format("  {} tensors: path, shape, norm\n", survey.tensors.size());
   result.data["tensors"] = nlohmann::json::array();
-  for (const TensorSurvey& tensor : survey.tensors) {
-    add_tensor(tensor, result);
-    if (tensor.not_finite > 0) {
-      result.problems.push_back(
-          fmt::format("{}: {}: {} values are not finite", survey.folder.string(), tensor.path, tensor.not_finite));
-    }
-  }
+  for (const TensorSurvey& tensor : survey.tensors) add_tensor(tensor, result);
   if (survey.state) result.text += "\nThe deck\n" + survey.state->deck + "\n";
-  result.problems.insert(result.problems.begin(), survey.problems.begin(), survey.problems.end());
+  result.problems = checkpoint_problems(survey);
   return result;
 }
 

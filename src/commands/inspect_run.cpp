@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <fstream>
-#include <sstream>
 
 #include "commands/inspect.hpp"
-#include "hat/checkpoint/checkpoint.hpp"
+#include "commands/run_folder.hpp"
+#include "hat/checkpoint/checkpoint_survey.hpp"
+#include "hat/config/deck_file.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
 
@@ -14,31 +16,52 @@ namespace hat {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr std::streamoff kTailBytes = 1 << 16;
 constexpr size_t kLinesShown = 5;
 
-struct Tail {
-  std::vector<std::string> lines;
-  bool ends_in_the_middle = false;  // of a line: its writer was killed, or is writing it
-};
+/// The lines of a metrics.jsonl, judged one after the other.
+class MetricsLines {
+ public:
+  explicit MetricsLines(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::string line;
+    while (std::getline(file, line)) {
+      ++number_;
+      if (file.eof()) {  // its writer was killed, or is writing it
+        ends_in_the_middle_ = true;
+        break;
+      }
+      add(nlohmann::json::parse(line, nullptr, false), line.starts_with('{'));
+    }
+    if (torn_ > 0) bad_.push_back(torn_);
+  }
 
-/// The last whole lines of a file, at most kLinesShown, from its last kTailBytes.
-Tail last_lines(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
-  Tail tail;
-  std::string line;
-  if (size > kTailBytes) std::getline(file, line);  // begins somewhere in the middle
-  while (std::getline(file, line)) {
-    tail.ends_in_the_middle = file.eof();
-    if (!tail.ends_in_the_middle) tail.lines.push_back(line);
+  const std::deque<nlohmann::json>& last() const { return last_; }
+  bool end_in_the_middle() const { return ends_in_the_middle_; }
+  /// Numbers of lines, from 1, that no hat has written.
+  const std::vector<int64_t>& bad() const { return bad_; }
+
+ private:
+  void add(nlohmann::json metrics, bool begins_like_one) {
+    // A start may follow half a line: the writer of the start before was killed in the middle of it.
+    const bool is_start = metrics.is_object() && metrics.contains("kind") && metrics["kind"] == "start";
+    if (torn_ > 0 && !is_start) bad_.push_back(torn_);
+    torn_ = 0;
+    if (metrics.is_object()) {
+      last_.push_back(std::move(metrics));
+      if (last_.size() > kLinesShown) last_.pop_front();
+    } else if (begins_like_one) {
+      torn_ = number_;
+    } else {
+      bad_.push_back(number_);
+    }
   }
-  if (tail.lines.size() > kLinesShown) {
-    tail.lines.erase(tail.lines.begin(), tail.lines.end() - static_cast<std::ptrdiff_t>(kLinesShown));
-  }
-  return tail;
-}
+
+  int64_t number_ = 0;
+  std::deque<nlohmann::json> last_;
+  int64_t torn_ = 0;  // the line before, when it only began like one
+  bool ends_in_the_middle_ = false;
+  std::vector<int64_t> bad_;
+};
 
 /// "key value, key value" of a JSON object, whatever its keys.
 std::string fields_text(const nlohmann::json& object) {
@@ -50,11 +73,17 @@ std::string fields_text(const nlohmann::json& object) {
   return fmt::format("{}", fmt::join(fields, ", "));
 }
 
+std::string status_of(const nlohmann::json& status) {
+  return status.is_object() && status.contains("status") && status["status"].is_string()
+             ? status["status"].get<std::string>()
+             : "";
+}
+
 void add_status(const fs::path& run, Inspection& result) {
   const fs::path path = run / "status.json";
+  result.data["status"] = nullptr;
   if (!fs::exists(path)) {
-    result.text += "  it has not ended, or its end was not written (no status.json)\n";
-    result.data["status"] = nullptr;
+    result.problems.push_back(fmt::format("{}: is missing", path.string()));
     return;
   }
   std::ifstream file(path);
@@ -65,6 +94,23 @@ void add_status(const fs::path& run, Inspection& result) {
   }
   result.text += fmt::format("  status      {}\n", fields_text(status));
   result.data["status"] = status;
+  if (status_of(status) != "running") return;
+  result.data["held"] = is_held(run);
+  if (result.data["held"]) return;
+  // (Locks of other hosts do not show on every file system.)
+  result.text += "              but no process here holds the run: it was killed, or trains on another host\n";
+}
+
+/// The effective deck: it has to be one that `hat train DECK --resume` can read.
+void add_deck(const fs::path& run, Inspection& result) {
+  const fs::path path = run / "deck.toml";
+  try {
+    if (!fs::exists(path)) throw InputError(path.string(), "", "is missing");
+    parse_deck(read_deck_file(path), path.string());
+    result.text += fmt::format("  deck        {}\n", path.string());
+  } catch (const InputError& error) {
+    result.problems.emplace_back(error.what());
+  }
 }
 
 void add_metrics(const fs::path& run, Inspection& result) {
@@ -74,22 +120,55 @@ void add_metrics(const fs::path& run, Inspection& result) {
     result.text += "  no metrics.jsonl\n";
     return;
   }
+  const MetricsLines lines(path);
   result.text += "  last lines of metrics.jsonl\n";
-  const Tail tail = last_lines(path);
-  for (const std::string& line : tail.lines) {
-    const auto metrics = nlohmann::json::parse(line, nullptr, false);
-    if (metrics.is_discarded()) {
-      result.problems.push_back(
-          fmt::format("{}: a line among the last is not valid JSON: {:.60}", path.string(), line));
-      continue;
-    }
+  for (const nlohmann::json& metrics : lines.last()) {
     result.text += fmt::format("    {}\n", fields_text(metrics));
     result.data["last_metrics"].push_back(metrics);
   }
-  if (tail.ends_in_the_middle) result.text += "    (the last line is not complete)\n";
+  if (lines.end_in_the_middle()) result.text += "    (the last line is not complete)\n";
+  if (lines.bad().empty()) return;
+  const std::string all = lines.bad().size() == 1 ? "" : fmt::format(", one of {} such lines", lines.bad().size());
+  result.problems.push_back(fmt::format("{}: line {} is no JSON object{}", path.string(), lines.bad().front(), all));
 }
 
-void add_checkpoints(const fs::path& run, Inspection& result) {
+/// A checkpoint that is read whole; its problems go to those of the run. Whether it has none.
+bool survey(const fs::path& folder, std::vector<std::string>& problems) {
+  std::vector<std::string> found;
+  try {
+    found = checkpoint_problems(survey_checkpoint(folder));
+  } catch (const InputError& error) {
+    found.emplace_back(error.what());
+  }
+  if (!fs::exists(folder)) return true;  // a training run has removed it meanwhile
+  problems.insert(problems.end(), found.begin(), found.end());
+  return found.empty();
+}
+
+void add_checkpoint(const fs::path& folder, ReadContents contents, Inspection& result) {
+  nlohmann::json entry{{"path", folder.string()}, {"complete", false}};
+  if (folder.extension() == ".partial" || folder.extension().string().starts_with(".incomplete")) {
+    result.text += fmt::format("    {}  not completed\n", folder.string());
+  } else if (contents == ReadContents::yes && !survey(folder, result.problems)) {
+    result.text += fmt::format("    {}  damaged\n", folder.string());
+  } else {
+    try {
+      const CheckpointReader reader(folder);
+      result.text += fmt::format("    {}  step {}, {} tokens\n", folder.string(), reader.state().step,
+                                 with_commas(reader.state().tokens));
+      entry["complete"] = true;
+      entry["step"] = reader.state().step;
+      entry["tokens"] = reader.state().tokens;
+    } catch (const InputError& error) {
+      if (!fs::exists(folder)) return;  // as above
+      result.text += fmt::format("    {}  damaged\n", folder.string());
+      result.problems.emplace_back(error.what());
+    }
+  }
+  result.data["checkpoints"].push_back(entry);
+}
+
+void add_checkpoints(const fs::path& run, ReadContents contents, Inspection& result) {
   result.data["checkpoints"] = nlohmann::json::array();
   std::vector<fs::path> folders;
   if (fs::exists(run / "checkpoints")) {
@@ -99,37 +178,33 @@ void add_checkpoints(const fs::path& run, Inspection& result) {
   }
   std::sort(folders.begin(), folders.end());
   result.text += fmt::format("  {} checkpoints\n", folders.size());
-  for (const fs::path& folder : folders) {
-    if (folder.extension() == ".partial") {
-      result.text += fmt::format("    {}  not completed\n", folder.string());
-      result.data["checkpoints"].push_back({{"path", folder.string()}, {"complete", false}});
-      continue;
-    }
-    try {
-      const CheckpointReader reader(folder);
-      result.text += fmt::format("    {}  step {}, {} tokens\n", folder.string(), reader.state().step,
-                                 with_commas(reader.state().tokens));
-      result.data["checkpoints"].push_back({{"path", folder.string()},
-                                            {"complete", true},
-                                            {"step", reader.state().step},
-                                            {"tokens", reader.state().tokens}});
-    } catch (const InputError& error) {
-      result.text += fmt::format("    {}  damaged\n", folder.string());
-      result.data["checkpoints"].push_back({{"path", folder.string()}, {"complete", false}});
-      result.problems.emplace_back(error.what());
+  for (const fs::path& folder : folders) add_checkpoint(folder, contents, result);
+}
+
+/// What every run has once it has come so far: a run that failed at its start may lack them.
+void add_missing(const fs::path& run, Inspection& result) {
+  const auto& checkpoints = result.data["checkpoints"];
+  const bool has_trained =
+      status_of(result.data["status"]) == "finished" ||
+      std::any_of(checkpoints.begin(), checkpoints.end(), [](const auto& entry) { return entry["complete"]; });
+  for (const char* name : {"metrics.jsonl", "metrics.h5"}) {
+    if (has_trained && !fs::exists(run / name)) {
+      result.problems.push_back(fmt::format("{}: is missing", (run / name).string()));
     }
   }
 }
 }  // namespace
 
-Inspection inspect_run(const fs::path& run) {
+Inspection inspect_run(const fs::path& run, ReadContents contents) {
   Inspection result;
   result.text = fmt::format("run {}\n", run.string());
   result.data = {{"kind", "run"}, {"path", run.string()}};
   add_status(run, result);
+  add_deck(run, result);
   add_metrics(run, result);
   add_accounts(run, result);
-  add_checkpoints(run, result);
+  add_checkpoints(run, contents, result);
+  add_missing(run, result);
   return result;
 }
 

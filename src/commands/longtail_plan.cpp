@@ -58,7 +58,13 @@ Policy parse_policy(const std::string& text) {
   Policy policy;
   policy.text = text;
   const size_t at = text.find('@');
-  if (at != std::string::npos) policy.workers = static_cast<int>(number_of("policies", text.substr(at + 1), 1));
+  if (at != std::string::npos) {
+    std::string workers = text.substr(at + 1);
+    if (!integer_in(1, kMostCount)(workers).empty()) {
+      refuse("policies", fmt::format("'{}': '{}' is no number of workers", text, workers));
+    }
+    policy.workers = static_cast<int>(std::stoll(workers));
+  }
   std::string names = text.substr(0, at);
   const size_t colon = names.find(':');
   if (colon != std::string::npos) {
@@ -105,7 +111,13 @@ Settings length_of_run(const std::string& data, int64_t steps) {
 }
 
 int64_t longest_of(const std::string& lengths) {
-  return lengths == "article" ? kArticleLongest : number_of("lengths", lengths, kShortestTop);
+  if (lengths == "article") return kArticleLongest;
+  std::string value = lengths;
+  if (!integer_in(kShortestTop, kMostCount)(value).empty()) {
+    refuse("lengths", fmt::format("'{}' is neither article, equal nor an integer from {} to {}", lengths, kShortestTop,
+                                  kMostCount));
+  }
+  return std::stoll(value);
 }
 
 /// Lengths as charged.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -29,22 +30,28 @@ bool holds_run(const fs::path& run) {
 
 void check_holds_no_run(const Deck& deck) {
   if (deck.resume || !holds_run(deck.output)) return;
+  const bool can_continue = newest_checkpoint(deck.output).has_value();
   throw InputError(deck.output, "output",
-                   "already holds a run; choose another folder, or continue that run with --resume");
+                   can_continue
+                       ? "already holds a run; choose another folder, or continue that run with --resume"
+                       : "already holds a run, without a checkpoint to continue from; choose another folder, or "
+                         "delete this one");
 }
 
 /// Belongs to the rank that tells why the run failed, until status.json does.
 fs::path failure_claim(const fs::path& run) { return run / ".hat-failure"; }
 
-bool failure_is_noted(const fs::path& run) noexcept {
+bool has_status(const fs::path& run, const char* wanted) noexcept {
   try {
     std::ifstream file(run / "status.json");
     const auto status = nlohmann::json::parse(file, nullptr, false);
-    return status.is_object() && status.value("status", "") == "failed";
+    return status.is_object() && status.value("status", "") == wanted;
   } catch (const std::exception&) {
     return false;
   }
 }
+
+bool failure_is_noted(const fs::path& run) noexcept { return has_status(run, "failed"); }
 
 void write_status(const fs::path& run, const nlohmann::json& status) {
   write_file_durably(run / "status.json", status.dump(2) + "\n");
@@ -55,6 +62,18 @@ fs::path existing_part(fs::path path) {
   path = fs::absolute(path);
   while (!fs::exists(path) && path.has_parent_path() && path != path.root_path()) path = path.parent_path();
   return path;
+}
+
+/// A log that begins with something else would hide behind the lines to come: it is kept beside the new one.
+void set_damaged_log_aside(const fs::path& run) {
+  const fs::path path = run / "metrics.jsonl";
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || nlohmann::json::parse(line, nullptr, false).is_object()) return;
+  const fs::path kept = path.string() + ".damaged";
+  fmt::print(stderr, "hat: {}: cannot be continued, is kept as {} (its first line is no JSON object)\n", path.string(),
+             kept.filename().string());
+  rename_durably(path, kept);
 }
 
 void try_to_write_in(const fs::path& folder, const fs::path& run) {
@@ -113,6 +132,13 @@ RunFolderLock::~RunFolderLock() {
   if (file_ >= 0) ::close(file_);
 }
 
+bool is_held(const fs::path& run) noexcept {
+  const int file = ::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool is_free = file >= 0 && ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  if (file >= 0) ::close(file);  // a process that begins meanwhile has patience
+  return !is_free;
+}
+
 void check_run_folder(const Deck& deck) {
   const fs::path run = deck.output;
   if (run.empty()) throw InputError("deck", "output", "names no run folder");
@@ -137,6 +163,11 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
   check_holds_no_run(plan.deck);   // of another process that began at the same time
   fs::remove(failure_claim(run));  // of an earlier start, whose failure could not be noted
   make(run / "checkpoints");
+  set_damaged_log_aside(run);
+  for (const fs::path& aside : set_incomplete_aside(run)) {
+    fmt::print(stderr, "hat: {}: is no complete checkpoint, is kept as {}\n",
+               fs::path(aside).replace_extension().string(), aside.filename().string());
+  }
   write_file_durably(run / "deck.toml", plan.deck_text);
   write_status(run, {{"status", "running"}});  // a failure of an earlier start is no longer one
   return lock;
@@ -171,10 +202,18 @@ void note_failure(const fs::path& run, const std::string& reason) noexcept {
   }
 }
 
+bool is_over(const RunPlan& plan) {
+  return plan.deck.resume && plan.first_step == plan.end_step && has_status(plan.deck.output, "finished");
+}
+
 fs::path checkpoint_to_continue(const fs::path& run) {
   if (!fs::exists(run)) throw InputError(run.string(), "resume", "there is no such run to continue");
   const std::optional<fs::path> newest = newest_checkpoint(run);
-  if (!newest) throw InputError(run.string(), "resume", "holds no complete checkpoint to continue from");
+  if (!newest) {
+    throw InputError(run.string(), "resume",
+                     "holds no complete checkpoint to continue from; choose another folder, or delete this one, and "
+                     "begin without --resume");
+  }
   return *newest;
 }
 
@@ -233,7 +272,8 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
 void check_undamaged(const CheckpointReader& checkpoint) {
   const CheckpointSurvey survey = survey_checkpoint(checkpoint.folder());
   // A problem is a whole line that begins with the file.
-  if (!survey.problems.empty()) throw InputError(checkpoint.folder().string(), "resume", survey.problems.front());
+  if (survey.problems.empty()) return;
+  throw InputError(checkpoint.folder().string(), "resume", survey.problems.front() + way_around(checkpoint.folder()));
 }
 
 }  // namespace hat

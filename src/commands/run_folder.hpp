@@ -27,7 +27,12 @@ class RunFolderLock {
   int file_;
 };
 
-/// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running").
+/// Whether a process trains in the folder, as far as its lock shows (not always from another host). True where that
+/// cannot be seen.
+bool is_held(const std::filesystem::path& run) noexcept;
+
+/// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running"). Of a run
+/// that is continued, checkpoints that are not complete are set aside, with a line on standard error.
 std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
 
 /// For a rank that cannot go on: whether it is the one to tell why. The first one is: it has seen the cause, the others
@@ -37,6 +42,9 @@ bool may_tell_failure(const std::filesystem::path& run, int rank) noexcept;
 
 /// status.json says that the run failed, and why, as far as it still can be written. For the rank that may tell.
 void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
+
+/// Whether the run that is to be continued has finished with the very steps that it is asked for.
+bool is_over(const RunPlan& plan);
 
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);

@@ -80,6 +80,14 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
   }
 }
 
+void check_threads(const Deck& deck) {
+  const int cores = describe_machine().cores_here;
+  if (deck.worker.threads <= cores) return;
+  throw InputError("deck", "worker.threads",
+                   fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
+                               deck.worker.threads, cores, cores == 1 ? "" : "s"));
+}
+
 /// Everything that can be refused is refused here; nothing is written.
 void prepare(const Communicator& world, const std::vector<int>& node_of_rank, Deck deck, const std::string& deck_text,
              Setup& setup) {
@@ -88,6 +96,7 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   setup.worker = position_of(roles.rank_of_worker, world.rank());
   check_emulated_ranks(deck.emulation, roles.workers(),
                        *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
+  if (setup.worker >= 0) check_threads(deck);
   setup.dataset.emplace(deck.data.path);
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
@@ -100,7 +109,11 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   group_workers(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
   setup.plan.end_step = steps_of(deck, order);
-  if (setup.server == 0) check_run_folder(deck);
+  if (setup.server == 0) {
+    check_run_folder(deck);
+    // Refuses eval.tokens that no document fits into.
+    validation_groups(*setup.dataset, deck.model.max_length, setup.plan.deck.unit_tokens, deck.eval.tokens);
+  }
   if (deck.resume) {
     setup.checkpoint.emplace(checkpoint_to_continue(deck.output));
     check_continuation(*setup.checkpoint, setup.plan, *setup.dataset);
@@ -209,6 +222,20 @@ void describe_compute(const Setup& setup) {
       gib(server));
 }
 
+/// A speed in other units than FLOP/s would make a run that never comes to its first step.
+void warn_of_slow_devices(const RunPlan& plan) {
+  constexpr double kLong_s = 3600;
+  const EmulatedDeviceConfig& device = plan.deck.emulation.device;
+  if (!device.on()) return;
+  double speed = 0;
+  for (int worker = 0; worker < plan.roles.workers(); ++worker) speed += device.speed_of(worker);
+  const double flop = ChargedCost(plan.deck).total().per_token * static_cast<double>(plan.deck.batch_tokens);
+  if (flop / speed < kLong_s) return;
+  fmt::print(
+      "warning: worker.emulate.speed is FLOP/s; a step of {:.3g} FLOP takes these devices at least {:.3g} hours\n",
+      flop, flop / speed / kLong_s);
+}
+
 void describe(const Setup& setup, const Communicator& world, int nodes) {
   const RunPlan& plan = setup.plan;
   const Deck& deck = plan.deck;
@@ -245,6 +272,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   }
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
+  warn_of_slow_devices(plan);
   std::fflush(stdout);
 }
 
@@ -387,6 +415,14 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     prepare(world, node_of_rank, deck, deck_text, setup);
   });
   if (code != ExitCode::success) return code;
+  const bool has_ended = setup.server == 0 && is_over(setup.plan);
+  if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
+    if (has_ended) {
+      fmt::print("{} is finished: its {} steps are done, nothing changes; more train.steps continue it\n",
+                 setup.plan.deck.output, setup.plan.end_step);
+    }
+    return ExitCode::success;
+  }
   code = choose_compute(world, node_of_rank, setup);
   if (code != ExitCode::success) return code;
   code = on_all_ranks(world, [&] {

@@ -56,6 +56,14 @@ InputError command_line_error(const CLI::App& app, const CLI::ParseError& error)
   // A misspelt command leaves CLI11 saying that one is missing, with the word among the remaining ones.
   const bool is_about_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                                (misses_command && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    // What CLI11 says of an option that takes one value ("At Most 1 required") reads like a fault of the value.
+    for (const CLI::Option* option : chosen->get_options()) {
+      const std::string name = option->get_name();
+      if (option->get_items_expected_max() > 1 || !std::string(error.what()).starts_with(name + ":")) continue;
+      return {"command line", name, option->count() > 1 ? "given twice" : "takes a value"};
+    }
+  }
   if (!is_about_extras || extras.empty()) return {"command line", "", error.what()};
   const std::string word = extras.front().substr(0, extras.front().find('='));
   const std::string suggestion = closest_match(word, known_words(*chosen));

@@ -1,4 +1,4 @@
-#include "config/deck_file.hpp"
+#include "hat/config/deck_file.hpp"
 
 #include <fmt/format.h>
 

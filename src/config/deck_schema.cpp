@@ -10,6 +10,7 @@
 #include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
 #include "config/gang_keys.hpp"
+#include "config/mode_change.hpp"
 #include "hat/config/checks.hpp"
 
 namespace hat {
@@ -76,13 +77,16 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options.add("device", deck.device, "Where workers compute: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
-  options.add_flag("resume", deck.resume, "Continue the run in the output folder from its newest checkpoint");
+  options.add_flag("resume", deck.resume,
+                   "Continue the run in the output folder from its newest checkpoint; with RUN/deck.toml as the deck "
+                   "and no --output: the run in RUN");
   options.add_named<Precision>("precision", deck.precision,
                                {{"auto", Precision::automatic}, {"fp32", Precision::fp32}, {"bf16", Precision::bf16}},
                                "Operands of matrix products and attention; sums and parameters are fp32. auto: the "
                                "faster, measured at the start "
                                "(fp32 if deterministic)");
-  options.add("worker.threads", deck.worker.threads, "Threads of one worker's arithmetic")->check(integer_in(1, 4096));
+  options.add("worker.threads", deck.worker.threads, "Threads of one worker's arithmetic, at most its node's cores")
+      ->check(integer_in(1, 4096));
   options
       .add("worker.memory_gib", deck.worker.memory_gib,
            "GiB that a worker's own buffers may take at most; 0: its share of what is available on its node")
@@ -262,9 +266,10 @@ void add_staleness_limit_keys(OptionSet& options, StalenessLimitConfig& limit) {
       "computed again with the newest parameters before it is pushed, at most 3 times");
 }
 
-/// Throws the error for a key, naming where the user set it or could have.
-[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
-  throw options.error(key, reason);
+/// Throws the error for a key, naming where the user set it or could have, or else where its causes were set.
+[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason,
+                         const std::vector<std::string>& causes = {}) {
+  throw options.error(key, reason, causes);
 }
 
 void fill_presets(const OptionSet& options, Deck& deck) {
@@ -324,7 +329,7 @@ void check_barriers(const OptionSet& options, const Deck& deck) {
 void check_sensitivity_is_used(const OptionSet& options, const SensitivityConfig& sensitivity, bool decides) {
   const SensitivityConfig unset;
   const auto require = [&](bool is_default, bool is_met, const char* key, const char* needed) {
-    if (!is_default && !is_met) refuse(options, key, fmt::format("changes nothing without {}", needed));
+    if (!is_default && !is_met) refuse(options, key, fmt::format("changes nothing without {}", needed), {"barriers"});
   };
   const char* barriers = "sensitivity among the barriers";
   require(sensitivity.threshold == unset.threshold, decides, "sensitivity.threshold", barriers);
@@ -341,11 +346,12 @@ void check_sensitivity(const OptionSet& options, const Deck& deck) {
   const SensitivityConfig& sensitivity = deck.sensitivity;
   const bool decides = std::ranges::count(deck.barriers, "sensitivity") > 0;
   if (decides) {
-    if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid");
-    if (deck.staleness == 0) refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late");
+    if (deck.mode != Mode::hybrid) refuse(options, "barriers", "'sensitivity' needs mode hybrid", {"mode"});
+    if (deck.staleness == 0)
+      refuse(options, "barriers", "'sensitivity' needs a staleness above 0: nothing is late", {"staleness"});
   }
   if (sensitivity.over == SensitivityOver::steps && sensitivity.measure != SensitivityMeasure::article) {
-    refuse(options, "sensitivity.over", "only the measure article compares steps");
+    refuse(options, "sensitivity.over", "only the measure article compares steps", {"sensitivity.measure"});
   }
   const bool noise = !sensitivity.noise_block.empty();
   if (noise != (sensitivity.noise_scale > 0)) {
@@ -362,7 +368,7 @@ void check_staleness_limit(const OptionSet& options, const Deck& deck) {
   const StalenessLimitConfig& limit = deck.staleness_limit;
   if (limit.is_set() && deck.staleness != kUnbounded) {
     refuse(options, limit.versions > 0 ? "staleness.limit" : "staleness.limit_s",
-           "is for staleness unbounded; otherwise staleness itself is the limit");
+           "is for staleness unbounded; otherwise staleness itself is the limit", {"staleness", "mode"});
   }
   if (!limit.is_set() && limit.action != OverLimit::apply) {
     refuse(options, "staleness.over_limit", "there is no staleness.limit and no staleness.limit_s");
@@ -372,68 +378,73 @@ void check_staleness_limit(const OptionSet& options, const Deck& deck) {
 void check_consistency(const OptionSet& options, const Deck& deck) {
   const bool unbounded = deck.staleness == kUnbounded;
   if (deck.mode == Mode::sync && deck.staleness != 0) {
-    refuse(options, "staleness", "mode sync has staleness 0; use mode hybrid or async");
+    refuse(options, "staleness", "mode sync has staleness 0; use mode hybrid or async", {"mode"});
   }
-  if (unbounded && deck.mode != Mode::async) refuse(options, "staleness", "unbounded needs mode async");
+  if (unbounded && deck.mode != Mode::async) refuse(options, "staleness", "unbounded needs mode async", {"mode"});
   check_barriers(options, deck);
-  if (has_barriers(deck) && unbounded) refuse(options, "barriers", "unbounded staleness has no steps to wait for");
+  if (has_barriers(deck) && unbounded)
+    refuse(options, "barriers", "unbounded staleness has no steps to wait for", {"staleness"});
   if (has_barriers(deck) && deck.mode == Mode::async) {
-    refuse(options, "barriers", "mode async has no barriers; use mode hybrid");
+    refuse(options, "barriers", "mode async has no barriers; use mode hybrid", {"mode"});
   }
   if (unbounded && deck.staleness_rule == StalenessRule::exact) {
-    refuse(options, "staleness.rule", "unbounded staleness has no exact version; use freshest");
+    refuse(options, "staleness.rule", "unbounded staleness has no exact version; use freshest", {"staleness"});
   }
   if (deck.clip.rule == ClipRule::global && deck.mode != Mode::sync && !unbounded) {
     refuse(options, "clip",
-           "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block");
+           "global clipping makes every update wait for the whole step; use mode sync, or clip previous or block",
+           {"mode", "staleness"});
   }
   if (deck.deterministic && unbounded) {
-    refuse(options, "deterministic", "unbounded staleness depends on timing; set a bound");
+    refuse(options, "deterministic", "unbounded staleness depends on timing; set a bound", {"staleness"});
   }
   if (deck.deterministic && deck.staleness_rule != StalenessRule::exact) {
-    refuse(options, "staleness.rule", "deterministic needs the rule exact");
+    refuse(options, "staleness.rule", "deterministic needs the rule exact", {"deterministic", "mode"});
   }
 }
 
 void settle_cutting(const OptionSet& options, Deck& deck) {
   const CuttingConfig& cutting = deck.cutting;
   if (cutting.batch_sequences == 0) {
-    if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences");
+    if (deck.batch_tokens == 0) refuse(options, "batch_tokens", "0 needs batch_sequences", {"batch_sequences"});
   } else if (deck.batch_tokens != 0) {
     refuse(options, "batch_sequences",
            "and batch_tokens are both set; a step ends by one of them (batch_tokens = 0: by batch_sequences)");
   }
   if (cutting.split == SplitRule::independent && cutting.shard_flops == 0) {
-    refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s");
+    refuse(options, "shard.flops", "split = independent cuts for a device: give its FLOP/s", {"split"});
   }
   if (cutting.split == SplitRule::exact && cutting.shard_flops > 0) {
-    refuse(options, "shard.flops", "has no meaning with split = exact");
+    refuse(options, "shard.flops", "has no meaning with split = exact", {"split"});
   }
   if (cutting.split == SplitRule::exact && cutting.shard_rule != ShardRule::delay) {
-    refuse(options, "shard.rule", "has no meaning with split = exact");
+    refuse(options, "shard.rule", "has no meaning with split = exact", {"split"});
   }
 }
 
 void check_sizes(const OptionSet& options, const Deck& deck) {
   const ModelConfig& model = deck.model;
   if (model.width % model.heads != 0) {
-    refuse(options, "model.heads", fmt::format("{} heads do not divide a width of {}", model.heads, model.width));
+    refuse(options, "model.heads", fmt::format("{} heads do not divide a width of {}", model.heads, model.width),
+           {"model.width"});
   }
   if ((model.width / model.heads) % 2 != 0) {
     refuse(options, "model.heads",
            fmt::format("{} heads of a width of {} have the odd size {}; it must be even", model.heads, model.width,
-                       model.width / model.heads));
+                       model.width / model.heads),
+           {"model.width"});
   }
   const int64_t kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads;
   if (kv_heads > model.heads || model.heads % kv_heads != 0) {
-    refuse(options, "model.kv_heads", fmt::format("{} do not divide {} heads", kv_heads, model.heads));
+    refuse(options, "model.kv_heads", fmt::format("{} do not divide {} heads", kv_heads, model.heads), {"model.heads"});
   }
   if (model.family == ModelFamily::gpt2 && kv_heads != model.heads) {
-    refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads");
+    refuse(options, "model.kv_heads", "the gpt2 family has as many key/value heads as heads", {"model.family"});
   }
   if (deck.cutting.batch_sequences == 0 && deck.unit_tokens > deck.batch_tokens) {
     refuse(options, "unit_tokens",
-           fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens));
+           fmt::format("{} is more than the {} batch_tokens of a step", deck.unit_tokens, deck.batch_tokens),
+           {"batch_tokens"});
   }
   const int ends = (deck.train.steps > 0 ? 1 : 0) + (deck.train.tokens > 0 ? 1 : 0) + (deck.train.epochs > 0 ? 1 : 0);
   if (ends != 1) {
@@ -461,6 +472,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
 void resolve_presets(const OptionSet& options, Deck& deck) {
   fill_presets(options, deck);
   keep_nearest_rivals(options, deck);
+  check_mode_change(options, deck);
   check_consistency(options, deck);
   settle_cutting(options, deck);
   check_delay(options, deck);
@@ -469,7 +481,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_staleness_limit(options, deck);
   check_sizes(options, deck);
   if (deck.trace.steps > 0 && !deck.trace.enabled)
-    refuse(options, "trace.steps", "no trace is recorded; set trace = true");
+    refuse(options, "trace.steps", "no trace is recorded; set trace = true", {"trace"});
   check_emulation(options, deck.emulation);
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");

@@ -40,7 +40,7 @@ void add_delay_keys(OptionSet& options, Deck& deck) {
 
 void check_delay(const OptionSet& options, const Deck& deck) {
   const auto refuse = [&options](const std::string& key, const std::string& reason) {
-    throw options.error(key, reason);
+    throw options.error(key, reason, {"mode", "staleness", "staleness.rule", "barriers"});
   };
   const bool unbounded = deck.staleness == kUnbounded;
   const bool by_staleness = deck.optimizer.momentum_rule == MomentumRule::staleness;

@@ -65,14 +65,16 @@ void add_network_keys(OptionSet& options, EmulatedNetworkConfig& network) {
       ->check(integer_in(1, kMostRanks));
 }
 
-[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason) {
-  throw options.error(key, reason);
+[[noreturn]] void refuse(const OptionSet& options, const std::string& key, const std::string& reason,
+                         const std::vector<std::string>& causes = {}) {
+  throw options.error(key, reason, causes);
 }
 
-/// `key` differs from its default, but only counts together with what is `needed`.
+/// `key` differs from its default, but only counts together with one of the keys that are `needed`.
 void require(const OptionSet& options, bool is_default, bool is_met, const std::string& key,
-             const std::string& needed) {
-  if (!is_default && !is_met) refuse(options, key, fmt::format("changes nothing without {}", needed));
+             const std::vector<std::string>& needed) {
+  if (is_default || is_met) return;
+  refuse(options, key, fmt::format("changes nothing without {}", fmt::join(needed, " or ")), needed);
 }
 
 void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) {
@@ -81,18 +83,18 @@ void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) 
     refuse(options, prefix + "speed", "every worker's speed must be above 0, or there is one 0 for none emulated");
   }
   const std::string speed = prefix + "speed";
-  require(options, device.jitter == 0, device.on(), prefix + "jitter", speed);
-  require(options, device.slow_every_s == 0, device.on(), prefix + "slow_every_s", speed);
-  require(options, device.stall_every_s == 0, device.on(), prefix + "stall_every_s", speed);
+  require(options, device.jitter == 0, device.on(), prefix + "jitter", {speed});
+  require(options, device.slow_every_s == 0, device.on(), prefix + "slow_every_s", {speed});
+  require(options, device.stall_every_s == 0, device.on(), prefix + "stall_every_s", {speed});
   const bool slow = device.slow_every_s > 0;
   const bool stalls = device.stall_every_s > 0;
   const std::string slow_every = prefix + "slow_every_s";
   const std::string stall_every = prefix + "stall_every_s";
-  require(options, device.slow_for_s == 0, slow, prefix + "slow_for_s", slow_every);
-  require(options, device.slow_factor == 1, slow, prefix + "slow_factor", slow_every);
-  require(options, device.stall_for_s == 0, stalls, prefix + "stall_for_s", stall_every);
+  require(options, device.slow_for_s == 0, slow, prefix + "slow_for_s", {slow_every});
+  require(options, device.slow_factor == 1, slow, prefix + "slow_factor", {slow_every});
+  require(options, device.stall_for_s == 0, stalls, prefix + "stall_for_s", {stall_every});
   require(options, device.disturbed == EmulatedDeviceConfig{}.disturbed, slow || stalls, prefix + "disturbed",
-          slow_every + " or " + stall_every);
+          {slow_every, stall_every});
   if (slow && (device.slow_for_s == 0 || device.slow_for_s > device.slow_every_s)) {
     refuse(options, prefix + "slow_for_s",
            fmt::format("must be above 0 and at most the {} s of {}slow_every_s", device.slow_every_s, prefix));
@@ -128,14 +130,14 @@ void check_emulation(const OptionSet& options, const EmulationConfig& emulation)
   const EmulatedNetworkConfig& network = emulation.network;
   const bool links = network.on();
   const std::string bandwidth = "comm.emulate.bandwidth";
-  require(options, network.server_bandwidth == 0, links, "comm.emulate.server_bandwidth", bandwidth);
-  require(options, network.latency_s == 0, links, "comm.emulate.latency_s", bandwidth);
-  require(options, network.jitter == 0, links, "comm.emulate.jitter", bandwidth);
-  require(options, network.ranks_per_node == 1, links, "comm.emulate.ranks_per_node", bandwidth);
+  require(options, network.server_bandwidth == 0, links, "comm.emulate.server_bandwidth", {bandwidth});
+  require(options, network.latency_s == 0, links, "comm.emulate.latency_s", {bandwidth});
+  require(options, network.jitter == 0, links, "comm.emulate.jitter", {bandwidth});
+  require(options, network.ranks_per_node == 1, links, "comm.emulate.ranks_per_node", {bandwidth});
   const bool device = emulation.device.on();
   require(options, emulation.cost_of == CostModel::own, device || links, "cost_of",
-          "worker.emulate.speed or comm.emulate.bandwidth");
-  require(options, emulation.length_scale == 1, device, "length_scale", "worker.emulate.speed");
+          {"worker.emulate.speed", bandwidth});
+  require(options, emulation.length_scale == 1, device, "length_scale", {"worker.emulate.speed"});
 }
 
 }  // namespace hat

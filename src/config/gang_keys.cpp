@@ -24,10 +24,11 @@ void check_gang(const OptionSet& options, const Deck& deck) {
   if (deck.gang.policy != SplitPolicy::always) return;
   if (deck.staleness == kUnbounded) {
     throw options.error("split.policy",
-                        "always needs a bound of staleness: the workers of one sequence compute on the same version");
+                        "always needs a bound of staleness: the workers of one sequence compute on the same version",
+                        {"staleness"});
   }
   if (deck.gang.max_workers == 1) {
-    throw options.error("split.max_workers", "1 splits nothing, but split.policy is always");
+    throw options.error("split.max_workers", "1 splits nothing, but split.policy is always", {"split.policy"});
   }
 }
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "config/deck_file.hpp"
 #include "hat/config/checks.hpp"
+#include "hat/config/deck_file.hpp"
 #include "hat/core/text.hpp"
 
 namespace hat {
@@ -239,8 +239,10 @@ const std::string& OptionSet::place(const std::string& key) const {
   return deck_name_ ? *deck_name_ : kCommandLine;
 }
 
-std::string OptionSet::name(const std::string& key) const {
-  switch (nearness(key)) {
+std::string OptionSet::name(const std::string& key) const { return name_at(key, nearness(key)); }
+
+std::string OptionSet::name_at(const std::string& key, Nearness nearness) const {
+  switch (nearness) {
     case Nearness::command_line:
       return "--" + key;
     case Nearness::environment:
@@ -254,8 +256,16 @@ std::string OptionSet::name(const std::string& key) const {
   return deck_key(key);
 }
 
-InputError OptionSet::error(const std::string& key, const std::string& reason) const {
-  return {place(key), name(key), reason};
+InputError OptionSet::error(const std::string& key, const std::string& reason,
+                            const std::vector<std::string>& causes) const {
+  std::string nearest = key;
+  for (const std::string& cause : causes) {
+    if (nearness(cause) > nearness(nearest)) nearest = cause;
+  }
+  if (nearest == key) return {place(key), name(key), reason};
+  if (is_default(key)) return {origin(nearest), name_at(key, nearness(nearest)), reason};
+  if (origin(nearest) == origin(key)) return {place(key), name(key), reason};
+  return {place(key), name(key), fmt::format("{} (now by {}, {})", reason, name(nearest), origin(nearest))};
 }
 
 std::string OptionSet::effective() const {

@@ -288,6 +288,11 @@ bool Coordinator::progress() {
     entry = completing_.erase(entry);
   }
   if (any) end_if_done();
+  if (closing_.valid() && is_ready(closing_)) {
+    any = true;
+    closing_.get();
+    end();
+  }
   return any;
 }
 
@@ -302,14 +307,20 @@ void Coordinator::receive(const WorkerSummary& summary) {
 }
 
 void Coordinator::end_if_done() {
-  if (finished_ || !ledger_.finished() || static_cast<int>(ended_workers_.size()) < plan_.roles.workers() ||
-      last_checkpoint_ < plan_.end_step) {
+  if (finished_ || closing_.valid() || !ledger_.finished() ||
+      static_cast<int>(ended_workers_.size()) < plan_.roles.workers() || last_checkpoint_ < plan_.end_step) {
     return;
   }
+  log_.say_summary(ledger_.gang_planner().relative_error());
+  // The other ranks wait for this one and must hear from it: it goes on while the disk takes its time.
+  closing_ = thread_.submit([this] { log_.close_files(); });
+}
+
+void Coordinator::end() {
   for (int server = 1; server < plan_.roles.servers(); ++server) {
     mailbox_.post(Shutdown{}, plan_.roles.rank_of_server[static_cast<size_t>(server)], MailTag::to_server);
   }
-  log_.finish(ledger_.gang_planner().relative_error());
+  log_.say_files();
   finished_ = true;
 }
 

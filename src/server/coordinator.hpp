@@ -33,12 +33,12 @@ class Coordinator {
   void receive(const WorkerSummary& summary);
   void receive(GradientSketch sketch);
 
-  /// Follows checkpoints whose last files are being written. False if nothing happened.
+  /// Follows files that are being written. False if nothing happened.
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
-  /// Files of checkpoints are being put together, which takes as long as the disk does.
-  bool completes_checkpoints() const { return !completing_.empty(); }
+  /// Checkpoints are put together, or the last metrics saved, which takes as long as the disk does.
+  bool writes_files() const { return !completing_.empty() || closing_.valid(); }
   /// The summary of this worker is in.
   bool has_ended(int64_t worker) const { return ended_workers_.contains(worker); }
   void mark_finished() { log_.mark_finished(); }
@@ -66,6 +66,7 @@ class Coordinator {
   CheckpointState checkpoint_state(int64_t steps, const PendingCheckpoint& pending);
   Position position(const StepResult& result) const;
   void end_if_done();
+  void end();
 
   const RunPlan& plan_;
   const Dataset& dataset_;
@@ -86,6 +87,7 @@ class Coordinator {
   int64_t last_checkpoint_;                                           // steps done
   int64_t tokens_ = 0;
   std::set<int64_t> ended_workers_;  // their summaries are in
+  std::future<void> closing_;        // all is done, and the files of the log are being closed
   bool finished_ = false;
   BackgroundThread thread_;  // last member: it ends before what its jobs use
 };

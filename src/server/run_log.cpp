@@ -299,7 +299,7 @@ void RunLog::say_gangs(double time_error) {
                   mean(static_cast<double>(gang_members_), gangs_), predicted));
 }
 
-void RunLog::finish(double gang_time_error) {
+void RunLog::say_summary(double gang_time_error) {
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
   say("\n--- summary ---");
@@ -325,8 +325,14 @@ void RunLog::finish(double gang_time_error) {
   if (!workers_.empty() && !workers_.front().sample.empty()) {
     say(fmt::format("sample of generated text:\n----------\n{}\n----------", workers_.front().sample));
   }
+}
+
+void RunLog::close_files() {
   metrics_.close();
   run_metrics_.finish();
+}
+
+void RunLog::say_files() const {
   say(fmt::format("files in {}: deck.toml, metrics.jsonl, metrics.h5, status.json, checkpoints/", run_.string()));
   if (!last_checkpoint_.empty()) {
     // As this program was called: after a build it is not on the PATH yet.

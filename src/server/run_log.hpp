@@ -33,10 +33,11 @@ namespace hat {
 ///               (sent in gangs), pulls_skipped (blocks that had not changed or were on the node already),
 ///               skipped_bytes, prefetches (blocks), wrong_prefetches; unit_time_error (mean relative error of the
 ///               predicted seconds of units; null: none predicted); of its process, in bytes, resident_before (of its
-///               own, before training), peak_resident, and shared_resident of that; emulated_s, mean_lag_s, worst_lag_s
-///               (of its emulated device, emulated_device.hpp; else 0); mpi_seconds, barrier_transfer_seconds,
-///               gang_transfer_seconds, utilization and communication_share (metrics/account.hpp); wall_seconds,
-///               node_joules (counters of its node over the run; null where they are not read)
+///               own, before training), peak_resident, and shared_resident of that; emulated_s (computing, without
+///               stalls), mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0); mpi_seconds,
+///               barrier_transfer_seconds, gang_transfer_seconds, utilization and communication_share
+///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
+///               are not read)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
 ///               gangs; null: none predicted)
 class RunLog {
@@ -50,10 +51,15 @@ class RunLog {
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
   /// The closing summary. `gang_time_error`: of predicted seconds of gangs (GangPlanner); NaN: none predicted.
-  void finish(double gang_time_error);
+  void say_summary(double gang_time_error);
+  /// Saves what is left of the metrics; returns when it is on the disk, however slow that is. Nothing may be logged
+  /// meanwhile, so another thread may do it.
+  void close_files();
+  /// Where the files are: when they are closed.
+  void say_files() const;
   /// Status "finished": when all files of the run are there, the trace too.
   void mark_finished();
-  /// All of it so far; complete after finish().
+  /// All of it so far; complete after say_summary().
   RunResult result() const;
 
  private:

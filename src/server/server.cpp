@@ -146,7 +146,7 @@ bool Server::Impl::progress() {
   }
   if (coordinator) any = coordinator->progress() || any;
   say_alive();
-  const bool writes = snapshot.is_writing() || (coordinator && coordinator->completes_checkpoints());
+  const bool writes = snapshot.is_writing() || (coordinator && coordinator->writes_files());
   check_time_out(any || writes);
   return any;
 }
@@ -174,9 +174,12 @@ void Server::Impl::check_time_out(bool news) {
   const std::string heard = fmt::format("server {} heard nothing for {} s (timeout_s)", server, plan.deck.timeout_s);
   if (!coordinator) throw Error(heard + "; waiting for a word from server 0");
   const std::string dead = silent_ones();
-  throw Error(fmt::format("{}, {}; waiting for {}", heard,
+  // One block of a long document is computed without a word.
+  const bool may_compute = dead.find("worker") != std::string::npos;
+  throw Error(fmt::format("{}, {}; waiting for {}{}", heard,
                           dead.empty() ? "but that all ranks are there" : "no sign of life of " + dead,
-                          coordinator->waiting_for()));
+                          coordinator->waiting_for(),
+                          may_compute ? "; if one block of its unit takes longer than that, raise timeout_s" : ""));
 }
 
 /// "worker 1 (rank 2), server 1 (rank 1)": who has not said for a while that it is there.

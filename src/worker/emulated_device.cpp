@@ -65,6 +65,7 @@ double Disturbances::finish(double start_s, double work_s) {
     // (Sums of times may fall on an end only nearly; a phase of no length must not hold time up.)
     const double left_s = std::max(phase.end_s - time_s, 1e-9);
     if (work_s * phase.factor <= left_s) return time_s + work_s * phase.factor;
+    if (std::isinf(phase.factor)) stalled_s_ += left_s;
     work_s -= left_s / phase.factor;
     time_s += left_s;
   }
@@ -133,9 +134,18 @@ void EmulatedDevice::work(double flop) {
   if (flop == 0) return;
   const double begin_s = std::max(clock_s_, waiting_.last_wait_end_s());
   const double undisturbed_s = flop / speed_ * slowness_;
+  const double stalled_before_s = disturbances_.stalled_s();
   clock_s_ = start_s_ + disturbances_.finish(begin_s - start_s_, undisturbed_s);
   seconds_ += clock_s_ - begin_s;
-  sleep_until(clock_s_);
+  // Where in the part it stood still makes no difference to anybody: it does so at the end.
+  const double stalled_s = disturbances_.stalled_s() - stalled_before_s;
+  sleep_until(clock_s_ - stalled_s);
+  if (stalled_s > 0) {
+    stands_still_ = true;
+    const ActivityScope scope = waiting_.no_work();
+    sleep_until(clock_s_);
+    stands_still_ = false;
+  }
   if (units_ == 1) return;  // in which libraries make their kernels
   const double lag_s = now_s() - clock_s_;
   lag_sum_s_ += lag_s;

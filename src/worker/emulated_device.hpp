@@ -23,6 +23,8 @@ class Disturbances {
 
   /// When work that takes `work_s` undisturbed is done if it begins at `start_s`. Starts never decrease.
   double finish(double start_s, double work_s);
+  /// Of all work until now, the seconds in which nothing was computed.
+  double stalled_s() const { return stalled_s_; }
 
  private:
   struct Phase {
@@ -39,6 +41,7 @@ class Disturbances {
   double first_slow_s_ = 0;
   double stall_begin_s_ = 0;  // the one under way, or the next
   uint64_t stalls_ = 0;
+  double stalled_s_ = 0;
 };
 
 /// Makes a worker's units last as long as on a device of the deck's speed: the real arithmetic of a part of a unit is
@@ -73,8 +76,12 @@ class EmulatedDevice {
   };
   /// Of all units but the first, before which nothing is in caches and no kernel is made.
   Lag lag() const;
-  /// Seconds that the device has worked, stalls included.
+  /// Seconds that its units have taken, stalls included.
   double seconds() const { return seconds_; }
+  /// Of those, seconds in which it has computed.
+  double busy_seconds() const { return seconds_ - disturbances_.stalled_s(); }
+  /// In a stall. Whoever has to know that the worker is well takes that for computing.
+  bool stands_still() const { return stands_still_; }
 
  private:
   void begin_unit(int64_t unit, const UnitSize& size);
@@ -98,6 +105,7 @@ class EmulatedDevice {
   double slowness_ = 1;      // its jitter
   int64_t units_ = 0;
   double seconds_ = 0;
+  bool stands_still_ = false;
   double lag_sum_s_ = 0;
   double worst_lag_s_ = 0;
   int64_t parts_ = 0;

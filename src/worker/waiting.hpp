@@ -56,7 +56,9 @@ class Waiting {
     const MpiScope scope(account_);
     progress_();
   }
-  /// The same while an emulated device computes: that goes on meanwhile, so the time stays with it.
+  /// While it lasts the time is nobody's work: an emulated device stands still.
+  ActivityScope no_work() { return {account_, Activity::other}; }
+  /// The same as progress while an emulated device computes: that goes on meanwhile, so the time stays with it.
   void progress_beside_device() { progress_(); }
 
  private:

@@ -130,7 +130,8 @@ struct Worker::Impl : PassObserver {
 };
 
 void Worker::Impl::progress() {
-  say_alive(/*computes=*/account.current() == Activity::compute);  // beside an emulated device
+  // Beside an emulated device.
+  say_alive(/*computes=*/account.current() == Activity::compute || (emulated && emulated->stands_still()));
   if (own_server) {
     const ActivityScope scope(account, Activity::other);
     own_server();
@@ -486,7 +487,7 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.peak_resident = peak_resident_bytes();
   summary.shared_resident = shared_resident_bytes();
   if (emulated) {
-    summary.emulated_s = emulated->seconds();
+    summary.emulated_s = emulated->busy_seconds();
     summary.mean_lag_s = emulated->lag().mean_s;
     summary.worst_lag_s = emulated->lag().worst_s;
   }

@@ -81,6 +81,7 @@ command_lines() {
   ranks=3 option_refused option_misspelt "command line|--model.widht|did you mean '--model.width'" --model.widht 8
   option_refused option_wrong_type 'command line|--batch_tokens|ten' --batch_tokens ten
   option_refused option_without_value 'command line|--seed' --seed
+  option_refused option_twice 'command line|--output|given twice' --output "$out"
   option_refused option_precision "command line|--precision|'fp16'|did you mean 'fp32'" --precision fp16  # the deck's is overridden
   ranks=3 option_refused option_out_of_range 'command line|--optimizer.learning_rate|-1' --optimizer.learning_rate=-1
   refused command_misspelt "trian|did you mean 'train'" "$HAT" trian
@@ -105,6 +106,7 @@ sizes() {
   option_refused chunk_zero 'worker.chunk_tokens|0' --worker.chunk_tokens 0
   option_refused threads_zero 'worker.threads|0' --worker.threads 0
   option_refused threads_too_many 'worker.threads|5000|4096' --worker.threads 5000
+  ranks=3 option_refused threads_above_cores "worker.threads|4096 threads|$(getconf _NPROCESSORS_ONLN) core" --worker.threads 4096
   ranks=3 option_refused long_refused 'data.long|data.h5' --data.long refuse --model.max_length 100
 }
 
@@ -126,6 +128,7 @@ combinations() {
   option_refused clip_global_hybrid 'clip|global' --mode hybrid --clip global
   option_refused deterministic_async 'deterministic|exact' --mode async --deterministic
   option_refused deterministic_unbounded 'deterministic|timing' --mode async --staleness unbounded --deterministic
+  option_refused cut_for_no_device 'command line|--shard.flops|split' --split independent
   option_refused prefetch_depth 'prefetch.depth|from 0 to 2' --prefetch.depth 3
   option_refused dispatch 'dispatch|on_demand' --dispatch greedy
   option_refused trace_steps 'trace.steps|trace' --trace.steps 3
@@ -137,6 +140,7 @@ combinations() {
 
 datasets() {
   local ranks=1
+  ranks=3 option_refused validation_too_few 'data.h5|validation|eval.tokens = 1 ' --eval.tokens 1
   ranks=3 data_refused data_missing 'no such' "$scratch/nowhere.h5"
   data_refused data_empty 'empty' "$keep/empty.h5"
   data_refused data_text 'not an HDF5 file' "$keep/text.h5"

@@ -120,6 +120,39 @@ TEST_F(CheckpointTest, UnfinishedOnesDoNotCount) {
   expect_refused(empty / "checkpoints", {"is no checkpoint"});
 }
 
+TEST_F(CheckpointTest, UnfinishedOnesAreSetAsideForThoseToCome) {
+  const fs::path newest = write_checkpoint(run(), 10, 2, tensors_);
+  const fs::path unfinished = write_checkpoint(run(), 20, 2, tensors_);
+  fs::remove(unfinished / "complete");
+  EXPECT_EQ(set_incomplete_aside(run()), std::vector<fs::path>{unfinished.string() + ".incomplete"});
+  EXPECT_FALSE(fs::exists(unfinished));
+  EXPECT_EQ(newest_checkpoint(run()), newest);
+  // Its name is free again, and nothing is lost when that happens twice.
+  EXPECT_EQ(write_checkpoint(run(), 20, 2, tensors_), unfinished);
+  fs::remove(unfinished / "complete");
+  EXPECT_EQ(set_incomplete_aside(run()), std::vector<fs::path>{unfinished.string() + ".incomplete-2"});
+  EXPECT_TRUE(fs::exists(unfinished.string() + ".incomplete/server-1.h5"));
+  EXPECT_TRUE(set_incomplete_aside(run()).empty());
+}
+
+TEST_F(CheckpointTest, OlderOnesAreNamedBesideADamagedOne) {
+  write_checkpoint(run(), 10, 1, tensors_);
+  write_checkpoint(run(), 20, 1, tensors_);
+  const fs::path damaged = write_checkpoint(run(), 30, 1, tensors_);
+  fs::resize_file(damaged / "server-0.h5", 1000);
+  EXPECT_EQ(
+      way_around(damaged),
+      "; there are older checkpoints (step-00000010, step-00000020): move step-00000030 away to use the newest of "
+      "them");
+  EXPECT_EQ(way_around(run() / "checkpoints/step-00000010"), "");
+  try {
+    const CheckpointReader reader(run());
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with(way_around(damaged))) << error.what();
+  }
+}
+
 TEST_F(CheckpointTest, RotationKeepsTheNewest) {
   for (const int64_t step : {10, 20, 30, 40}) write_checkpoint(run(), step, 1, tensors_);
   write_server_file(checkpoint_folder(run(), 15), 0, 15, test::deal(tensors_, 1)[0]);

@@ -239,6 +239,27 @@ TEST(CommandLine, ListsEndWithTheirArgument) {
   EXPECT_EQ(deck_argument, "run.toml");
 }
 
+TEST(CommandLine, AnOptionGivenTwiceIsCalledThat) {
+  const auto message = [](std::vector<std::string> arguments) -> std::string {
+    Train train;
+    train.app.require_subcommand(1);
+    arguments.insert(arguments.begin(), "train");
+    std::reverse(arguments.begin(), arguments.end());
+    try {
+      train.app.parse(arguments);
+    } catch (const CLI::ParseError& error) {
+      return command_line_error(train.app, error).what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({"--output", "a", "--output", "b"}), "command line: --output: given twice");
+  EXPECT_EQ(message({"--output=a", "--seed", "3", "--output=b"}), "command line: --output: given twice");
+  EXPECT_EQ(message({"--mode", "sync", "--mode", "sync"}), "command line: --mode: given twice");
+  EXPECT_EQ(message({"--output="}), "command line: --output: takes a value");
+  EXPECT_EQ(message({"--seed"}), "command line: --seed: takes a value");
+  EXPECT_EQ(message({"--barriers", "head", "--barriers", "embedding"}), "");  // a list
+}
+
 TEST(CommandLine, MisspeltOptionsAndCommandsGetASuggestion) {
   const auto message = [](std::vector<std::string> arguments) -> std::string {
     Train train;
@@ -474,6 +495,61 @@ TEST(Combination, ErrorsNameTheKeyAsItIsWrittenThere) {
   EXPECT_TRUE(message(file.path()).starts_with("environment: HAT_CLIP: ")) << message(file.path());
   unsetenv("HAT_CLIP");
   EXPECT_TRUE(message(std::nullopt).starts_with("command line: --train.steps: ")) << message(std::nullopt);
+}
+
+/// What loading and resolving this deck with these arguments says; the name of the deck is DECK in it.
+std::string answer_to(const std::string& deck_text, const std::vector<std::string>& arguments) {
+  const DeckFile file(deck_text);
+  Train train;
+  train.load(file.path(), arguments);
+  try {
+    resolve_presets(train.options, train.deck);
+  } catch (const InputError& error) {
+    std::string message = error.what();
+    const size_t at = message.find(file.path().string());
+    return at == std::string::npos ? message : message.replace(at, file.path().string().size(), "DECK");
+  }
+  return "";
+}
+
+TEST(Combination, ErrorsNameThePlaceOfTheCause) {
+  // Keys that nobody has set are not in the deck.
+  EXPECT_EQ(answer_to(kSound, {"--split", "independent"}),
+            "command line: --shard.flops: split = independent cuts for a device: give its FLOP/s");
+  EXPECT_EQ(answer_to(kSound, {"--deterministic", "--mode", "async"}),
+            "command line: --staleness.rule: deterministic needs the rule exact");
+  EXPECT_EQ(answer_to(kSound + "mode = \"async\"\n", {"--deterministic"}),
+            "command line: --staleness.rule: deterministic needs the rule exact");
+  EXPECT_EQ(answer_to(kSound + "mode = \"async\"\ndeterministic = true\n", {}),
+            "DECK: staleness.rule: deterministic needs the rule exact");
+  // Those that are, may be so rightly.
+  EXPECT_EQ(answer_to(kSound + "length_scale = 16\n", {"--worker.emulate.speed", "0"}),
+            "DECK: length_scale: changes nothing without worker.emulate.speed (now by --worker.emulate.speed, command "
+            "line)");
+  EXPECT_EQ(answer_to(kSound + "model.heads = 8\n", {"--model.width", "100"}),
+            "DECK: model.heads: 8 heads do not divide a width of 100 (now by --model.width, command line)");
+}
+
+TEST(Combination, AnotherModeThanAPinnedOneNamesAllOptionsThatAreMissing) {
+  Train hybrid;
+  const DeckFile file(kSound + "[staleness]\npredict = true\nsync_steps = 5\n");
+  hybrid.load(file.path());
+  resolve_presets(hybrid.options, hybrid.deck);
+  const std::string pinned = hybrid.options.effective();
+  EXPECT_EQ(answer_to(pinned, {"--mode", "sync"}),
+            "command line: --mode: does not go with other settings farther away; pass also --staleness 0 "
+            "--staleness.predict=false --staleness.sync_steps 0");
+  EXPECT_EQ(answer_to(pinned, {"--mode", "sync", "--staleness", "0", "--staleness.predict=false",
+                               "--staleness.sync_steps", "0"}),
+            "");
+  EXPECT_EQ(answer_to(pinned, {"--mode", "async"}),
+            "command line: --mode: does not go with other settings farther away; pass also --barriers none");
+  EXPECT_EQ(answer_to(pinned, {"--mode", "async", "--barriers", "none"}), "");
+  Train sync;
+  sync.load(DeckFile(kSound + "mode = \"sync\"\n").path());
+  resolve_presets(sync.options, sync.deck);
+  EXPECT_EQ(answer_to(sync.options.effective(), {"--mode", "hybrid"}),
+            "command line: --mode: does not go with other settings farther away; pass also --clip previous");
 }
 
 TEST(Precedence, TheNameOfADeckIsJustAName) {

@@ -144,6 +144,27 @@ TEST(EmulatedDevice, JitterHasTheMeanAndDeviationThatTheDeckNames) {
   EXPECT_NEAR(std::sqrt(squares / kUnits - mean * mean), 0.5, 0.06);
 }
 
+// The time of a stall is neither computed in nor paid at busy watts; the unit takes it all the same.
+TEST(EmulatedDevice, AStallIsNoComputing) {
+  EmulatedDeviceConfig config = device_of(0.02);
+  config.stall_every_s = 0.02;
+  config.stall_for_s = 0.1;
+  Worker worker(config);
+  double took_s = 0;
+  worker.account.begin();
+  for (int unit = 0; unit < 8; ++unit) {
+    const ActivityScope scope(worker.account, Activity::compute);
+    took_s += worker.run_unit(kUnit, unit);
+  }
+  const double computed_s = worker.account.seconds()[static_cast<size_t>(Activity::compute)];
+  const double other_s = worker.account.seconds()[static_cast<size_t>(Activity::other)];
+  EXPECT_NEAR(worker.device.busy_seconds(), 8 * 0.02, 1e-6);
+  EXPECT_GE(worker.device.seconds(), worker.device.busy_seconds() + config.stall_for_s);
+  EXPECT_NEAR(computed_s, worker.device.busy_seconds(), 0.05);
+  EXPECT_NEAR(computed_s + other_s, took_s, 0.05);
+  EXPECT_FALSE(worker.device.stands_still());
+}
+
 EmulatedDeviceConfig slow_phases() { return {.speed = {1}, .slow_every_s = 10, .slow_for_s = 4, .slow_factor = 3}; }
 
 // In each period 4 s are slow: of 10 s, 6 + 4 / 3 s of work are done.
@@ -186,6 +207,7 @@ TEST(Disturbances, StallsComeAtRandomAndNothingIsDoneInThem) {
   Disturbances whole(config, 5, 0);
   const double end = whole.finish(0, 400'000);
   EXPECT_NEAR(end, 500'000, 5'000);
+  EXPECT_NEAR(whole.stalled_s(), end - 400'000, 1e-3);
   // The same in pieces of 0.5 s: each is either undisturbed or longer by whole stalls.
   Disturbances pieces(config, 5, 0);
   double now = 0;

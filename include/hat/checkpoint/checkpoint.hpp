@@ -60,6 +60,14 @@ void rotate_checkpoints(const std::filesystem::path& run, int64_t keep);
 /// The newest complete checkpoint of a run, if any.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
 
+/// Takes step folders that are not complete, but have the name of a complete one, out of the way of the checkpoints to
+/// come: each becomes <folder>.incomplete (or .incomplete-2, ...). Returns their new names.
+std::vector<std::filesystem::path> set_incomplete_aside(const std::filesystem::path& run);
+
+/// What to do about a damaged checkpoint of a run, to be put behind an error: "; older checkpoints: ..., move ... away
+/// to use the newest of them", or nothing where there are none.
+std::string way_around(const std::filesystem::path& folder);
+
 /// A complete checkpoint, read only. Accepts the folder, the file checkpoint.h5 in it, or a run folder (newest one).
 /// Throws InputError naming file and reason: missing server files, format version, truncated or foreign files, NaN
 /// fill.

@@ -90,8 +90,11 @@ class OptionSet {
   const std::string& place(const std::string& key) const;
   /// The name of a key at its place: `--model.width`, `HAT_MODEL_WIDTH`, or `model.width`.
   std::string name(const std::string& key) const;
-  /// An error about the value of a key, to be thrown: names both.
-  InputError error(const std::string& key, const std::string& reason) const;
+  /// An error about the value of a key, to be thrown: names both. `causes`: other keys that make the value wrong. Where
+  /// one of them was set nearer to the user, the user looks there: a key that has its default is named as if it had
+  /// been set at that place, and of one that was set elsewhere the error names the cause, too.
+  InputError error(const std::string& key, const std::string& reason,
+                   const std::vector<std::string>& causes = {}) const;
 
   /// The effective values as a deck that reproduces them.
   std::string effective() const;
@@ -121,6 +124,8 @@ class OptionSet {
   static std::string unquoted(const std::string& text);
 
   CLI::Option* remember(Entry entry);
+  /// The name of a key at a place of that nearness.
+  std::string name_at(const std::string& key, Nearness nearness) const;
   const Entry& find(const std::string& key) const;
   Entry& find(const std::string& key) { return const_cast<Entry&>(std::as_const(*this).find(key)); }
   std::string deck_key(const std::string& key) const;

@@ -24,6 +24,8 @@ class Error : public std::runtime_error {
 /// "environment", and `what` the key, dataset or attribute (may be empty).
 class InputError : public Error {
  public:
+  /// `line` as a whole.
+  explicit InputError(const std::string& line) : Error(line) {}
   InputError(std::string_view where, std::string_view what, std::string_view reason)
       : Error(what.empty() ? fmt::format("{}: {}", where, reason) : fmt::format("{}: {}: {}", where, what, reason)) {}
 };

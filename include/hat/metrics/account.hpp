@@ -14,7 +14,8 @@ namespace hat {
 /// What a worker is doing. Every moment from its first lease request to its goodbye belongs to exactly one, so the sums
 /// equal the wall clock.
 ///   compute       inside the passes of a unit, of training or validation, where nothing is waited for (clearing
-///                 gradient buffers is part of it); with an emulated device, all the time that it computes
+///                 gradient buffers is part of it); with an emulated device, all the time that it computes (not
+///                 its stalls)
 ///   wait_pull     a version that is published is on its way
 ///   wait_barrier  a version is not published yet (other workers or the server's update are waited for), or a ring
 ///                 all-reduce is under way
@@ -23,7 +24,7 @@ namespace hat {
 ///                 read
 ///   push_blocked  gradient buffers are occupied by pushes that have not left
 ///   other         everything else: MPI calls of the computing thread inside a pass (mpi_seconds), a server in the same
-///                 process
+///                 process, stalls of an emulated device
 enum class Activity : int { compute, wait_pull, wait_barrier, wait_gang, wait_work, push_blocked, other };
 inline constexpr int kActivities = 7;
 inline constexpr std::array<const char*, kActivities> kActivityNames{
