@@ -218,7 +218,6 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const RunSta
   };
   std::vector<size_t> own;
   std::vector<size_t> others;
-  double end_s = 0;
   for (size_t place = 0; place < free_sequences.sequences.size(); ++place) {
     const UnitSize size = size_of(free_sequences.sequences[place]);
     Free* first = nullptr;
@@ -231,7 +230,6 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const RunSta
       end = other_end;
     }
     first->at = end;
-    end_s = std::max(end_s, end);
     (first->worker == worker ? own : others).push_back(place);
   }
   if (own.empty()) return {};
@@ -239,10 +237,9 @@ std::vector<size_t> Planner::unit_for(int64_t worker, int64_t step, const RunSta
   for (const size_t place : own) own_size += size_of(free_sequences.sequences[place]);
   const double share = greatest_share();
   const UnitSize least{.tokens = static_cast<double>(options_.least_tokens), .area = 0};
-  // Too little for a unit: as much of the others', shortest first, as does not make the step longer, as far as ends can
-  // be told.
-  end_s += 1.5 * (1 - share) * costs_.seconds(worker, least);
+  // Too little for a unit: some of the others', shortest first, as far as ends cannot be told anyway.
   Free& self = *std::ranges::find(free, worker, &Free::worker);
+  const double end_s = self.at + 1.5 * (1 - share) * costs_.seconds(worker, least);
   for (auto place = others.rbegin(); place != others.rend(); ++place) {
     const UnitSize size = size_of(free_sequences.sequences[*place]);
     if (own_size.tokens >= least.tokens || end_of(self, size) > end_s) break;
