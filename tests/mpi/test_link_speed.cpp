@@ -9,8 +9,8 @@ namespace {
 
 TEST(LinkSpeed, TellsLinksInsideANodeFromThoseBetween) {
   const Communicator world = Communicator::world();
-  std::vector<int> nodes;
-  for (int rank = 0; rank < world.size(); ++rank) nodes.push_back(rank / 2);
+  std::vector<int> nodes(static_cast<size_t>(world.size()));
+  for (size_t rank = 0; rank < nodes.size(); ++rank) nodes[rank] = static_cast<int>(rank) / 2;
   const LinkSpeeds speeds = measure_links(world, nodes, /*timeout_s=*/20);
   const int rank = world.rank();
   const bool inside = rank % 2 == 1 || rank + 1 < world.size();
