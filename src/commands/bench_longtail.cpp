@@ -206,7 +206,8 @@ void print_tables(const LongtailPlan& plan, const std::vector<std::vector<Done>>
   for (size_t i = 0; i < groups.size(); ++i) print_group(plan.groups[i], groups[i]);
   fmt::print(
       "\nutil %: charged FLOP over what all devices could do in the time; ideal %: the same of a greedy schedule of "
-      "these sequences without\ncommunication; s: to the same tokens, validation left out; speed: against the first "
+      "these sequences, unsplit, without\ncommunication; s: to the same tokens, validation left out; speed: against "
+      "the first "
       "row; "
       "s to loss: to the training loss (smoothed)\nthat the slowest learner of the table ends with; comm %, other %: "
       "of "

@@ -207,7 +207,8 @@ void add_cutting_keys(OptionSet& options, CuttingConfig& cutting) {
   options
       .add("max_delay", cutting.max_delay_s,
            "A unit of several sequences, on demand, costs at most so many seconds of its worker, as far as they are "
-           "known; but it is filled to 512 tokens all the same, and takes a rest of the step along that is too little "
+           "known; but it is filled to 512 tokens all the same, if as many fall to that worker, and takes a rest of "
+           "the step along that is too little "
            "for a unit of its own")
       ->check(real_in(0, 1e6, Ends::without_least));
   options.add_named<ShardRule>("shard.rule", cutting.shard_rule,

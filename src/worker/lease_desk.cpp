@@ -1,6 +1,6 @@
 #include "worker/lease_desk.hpp"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace hat {

@@ -239,18 +239,23 @@ TEST(CommandLine, ListsEndWithTheirArgument) {
   EXPECT_EQ(deck_argument, "run.toml");
 }
 
+/// What is wrong with `hat ARGUMENTS`; empty: nothing.
+std::string command_line_problem(std::vector<std::string> arguments) {
+  Train train;
+  train.app.require_subcommand(1);
+  std::reverse(arguments.begin(), arguments.end());
+  try {
+    train.app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return command_line_error(train.app, error).what();
+  }
+  return "";
+}
+
 TEST(CommandLine, AnOptionGivenTwiceIsCalledThat) {
-  const auto message = [](std::vector<std::string> arguments) -> std::string {
-    Train train;
-    train.app.require_subcommand(1);
+  const auto message = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "train");
-    std::reverse(arguments.begin(), arguments.end());
-    try {
-      train.app.parse(arguments);
-    } catch (const CLI::ParseError& error) {
-      return command_line_error(train.app, error).what();
-    }
-    return "";
+    return command_line_problem(std::move(arguments));
   };
   EXPECT_EQ(message({"--output", "a", "--output", "b"}), "command line: --output: given twice");
   EXPECT_EQ(message({"--output=a", "--seed", "3", "--output=b"}), "command line: --output: given twice");
@@ -261,28 +266,18 @@ TEST(CommandLine, AnOptionGivenTwiceIsCalledThat) {
 }
 
 TEST(CommandLine, MisspeltOptionsAndCommandsGetASuggestion) {
-  const auto message = [](std::vector<std::string> arguments) -> std::string {
-    Train train;
-    train.app.require_subcommand(1);
-    std::reverse(arguments.begin(), arguments.end());
-    try {
-      train.app.parse(arguments);
-    } catch (const CLI::ParseError& error) {
-      return command_line_error(train.app, error).what();
-    }
-    return "";
-  };
-  EXPECT_EQ(message({"train", "--model.widht", "3"}),
+  EXPECT_EQ(command_line_problem({"train", "--model.widht", "3"}),
             "command line: --model.widht: unknown option; did you mean '--model.width'?");
-  EXPECT_EQ(message({"train", "--model.widht=3"}),
+  EXPECT_EQ(command_line_problem({"train", "--model.widht=3"}),
             "command line: --model.widht: unknown option; did you mean '--model.width'?");
-  EXPECT_EQ(message({"trian"}), "command line: trian: unknown command; did you mean 'train'?");
-  EXPECT_EQ(message({"train", "--mode", "hybird"}),
+  EXPECT_EQ(command_line_problem({"trian"}), "command line: trian: unknown command; did you mean 'train'?");
+  EXPECT_EQ(command_line_problem({"train", "--mode", "hybird"}),
             "command line: --mode: must be one of sync, hybrid, async, not 'hybird'; did you mean 'hybrid'?");
-  EXPECT_EQ(message({"train", "--seed", "-1"}), "command line: --seed: must be an integer of at least 0, not '-1'");
-  EXPECT_NE(message({"train", "--seed"}), "");
-  EXPECT_NE(message({}), "");
-  EXPECT_EQ(message({"train", "--seed", "1"}), "");
+  EXPECT_EQ(command_line_problem({"train", "--seed", "-1"}),
+            "command line: --seed: must be an integer of at least 0, not '-1'");
+  EXPECT_NE(command_line_problem({"train", "--seed"}), "");
+  EXPECT_NE(command_line_problem({}), "");
+  EXPECT_EQ(command_line_problem({"train", "--seed", "1"}), "");
 }
 
 struct BadDeck {

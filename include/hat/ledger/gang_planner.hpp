@@ -21,7 +21,7 @@ struct PlannedGang {
 };
 
 /// Decides by predicted time which sequences of a step are computed by several workers, and by which. In virtual time
-/// it lets gangs begin first, widest share of the step first, each on the workers that are free earliest, then all
+/// it lets gangs begin first, longest sequence first, each on the workers that are free earliest, then all
 /// other sequences, longest first; for some rules of who is split how far: sequences that take one worker longer than
 /// a share of the step's mean load, each into ranges of at most another share. The rule that lets the step end
 /// earliest is taken; none is split where that gains nothing.

@@ -14,9 +14,8 @@ namespace hat {
 ///
 /// Calls of a pass, layer by layer:
 ///   forward, ascending:    send_keys_values; wait_earlier of each earlier member, the nearest first
-///   backward, descending:  for each earlier member, 0 first: wait_earlier, send_gradients; then wait_later of each
-///   later
-///                          member, ascending; release
+///   backward, descending:  for each earlier member, 0 first: wait_earlier, send_gradients; then wait_later
+///                          of each later member, ascending; release
 /// With Recompute::full a layer's backward begins with its forward pass once more: the same calls of wait_earlier, no
 /// second send_keys_values. In a pass without backward, release follows the forward pass of a layer.
 ///
