@@ -14,7 +14,9 @@
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
 #include "commands/rank_trace.hpp"
+#include "commands/recovery.hpp"
 #include "commands/run_folder.hpp"
+#include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/emulated_network.hpp"
@@ -396,6 +398,13 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   if (setup.server == 0) server->mark_finished();
 }
 
+/// Number of this start in the gradient log. Without a payload a log of an earlier start still needs to be told that
+/// its steps are over.
+int64_t log_attempt(const Deck& deck) {
+  const int64_t next = next_log_attempt(deck.output);
+  return deck.log.payload == LogPayload::none && next == 1 ? 0 : next;
+}
+
 /// What all ranks have to see alike, or each would train something else.
 void check_same_deck(const Communicator& world, const std::string& deck_text, const std::string& first_deck) {
   if (deck_text == first_deck) return;
@@ -410,10 +419,10 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   const std::vector<int> node_of_rank = world.node_of_rank();
   Setup setup;
   const std::string first_deck = world.broadcast(deck_text, 0);
-  ExitCode code = on_all_ranks(world, [&] {
-    check_same_deck(world, deck_text, first_deck);
-    prepare(world, node_of_rank, deck, deck_text, setup);
-  });
+  ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
+  if (code == ExitCode::success && deck.resume) code = recover_run(world, deck.output);
+  if (code != ExitCode::success) return code;
+  code = on_all_ranks(world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); });
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
@@ -427,7 +436,9 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   if (code != ExitCode::success) return code;
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
+    if (setup.server == 0) setup.plan.log_attempt = log_attempt(setup.plan.deck);
   });
+  setup.plan.log_attempt = world.all_reduce_max(setup.plan.log_attempt);
   if (code != ExitCode::success) return code;
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);

@@ -2,7 +2,9 @@
 
 #include <stdexcept>
 
+#include "hat/checkpoint/gradient_log.hpp"
 #include "hat/comm/mailbox.hpp"
+#include "hat/core/background_thread.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/silence.hpp"
@@ -13,6 +15,29 @@
 #include "server/snapshot.hpp"
 
 namespace hat {
+
+namespace {
+/// Null: the deck asks for none.
+std::unique_ptr<GradientLog> make_log(const RunPlan& plan, int server, const Dataset& dataset) {
+  const LogConfig& config = plan.deck.log;
+  if (plan.log_attempt == 0) return nullptr;
+  LogAttempt attempt{.number = plan.log_attempt,
+                     .first_step = plan.first_step,
+                     .servers = plan.roles.servers(),
+                     .payload = config.payload,
+                     .deck = plan.deck_text,
+                     .vocabulary = plan.deck.model.vocabulary,
+                     .dataset_path = std::filesystem::absolute(dataset.path()).string(),
+                     .dataset_identity = dataset.identity(),
+                     .tokenizer = dataset.tokenizer().name()};
+  std::vector<Part> parts;
+  for (const int64_t part : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
+    parts.push_back(plan.shards.parts[static_cast<size_t>(part)]);
+  }
+  return std::make_unique<GradientLog>(plan.deck.output, std::move(attempt), server, plan.layout, std::move(parts),
+                                       config, plan.deck.checkpoint.every);
+}
+}  // namespace
 
 struct Server::Impl {
   Impl(const RunPlan& run_plan, int server_number, const Dataset& dataset, const Communicator& world,
@@ -31,6 +56,8 @@ struct Server::Impl {
           shard.add_push(header, body, travel_s);
         }) {
     shard.set_trace(trace);
+    log = make_log(plan, server, dataset);
+    if (plan.deck.log.payload != LogPayload::none) shard.set_log(log.get());
     if (checkpoint != nullptr) {
       shard.restore(*checkpoint);
     } else {
@@ -50,6 +77,7 @@ struct Server::Impl {
   void say_alive();
   void check_time_out(bool news);
   std::string silent_ones() const;
+  bool is_closed();
 
   const RunPlan& plan;
   int server;
@@ -57,6 +85,7 @@ struct Server::Impl {
   DataOrder order;
   Clipping clipping;
   Snapshot snapshot;
+  std::unique_ptr<GradientLog> log;
   Shard shard;
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
@@ -65,7 +94,21 @@ struct Server::Impl {
   Silence silence{plan.deck.timeout_s};      // nobody told of anything new
   std::vector<double> heard_s;               // of server 0: when there was a word of each rank
   double last_alive_s = 0;                   // when this server said that it is there
+  std::future<void> closing;                 // of the log
+  BackgroundThread closer;                   // last member: it ends before what its job uses
 };
+
+/// All is said and done, and the log is closed, which takes as long as the disk does.
+bool Server::Impl::is_closed() {
+  const bool told = coordinator ? coordinator->finished() : shut_down;
+  if (!told || !mailbox.flush()) return false;
+  if (!log) return true;
+  if (!closing.valid()) closing = closer.submit([this] { log->close(); });
+  if (!is_ready(closing)) return false;
+  closing.get();
+  log.reset();
+  return true;
+}
 
 /// Whether it is news: of a rank that is merely there the run does not go on.
 bool Server::Impl::take(Mail& mail) {
@@ -146,7 +189,7 @@ bool Server::Impl::progress() {
   }
   if (coordinator) any = coordinator->progress() || any;
   say_alive();
-  const bool writes = snapshot.is_writing() || (coordinator && coordinator->writes_files());
+  const bool writes = snapshot.is_writing() || closing.valid() || (coordinator && coordinator->writes_files());
   check_time_out(any || writes);
   return any;
 }
@@ -206,10 +249,7 @@ Server::~Server() = default;
 
 bool Server::progress() { return impl_->progress(); }
 
-bool Server::finished() const {
-  const bool told = impl_->coordinator ? impl_->coordinator->finished() : impl_->shut_down;
-  return told && impl_->mailbox.flush();
-}
+bool Server::finished() { return impl_->is_closed(); }
 
 void Server::mark_finished() { impl_->coordinator->mark_finished(); }
 
