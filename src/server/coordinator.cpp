@@ -316,6 +316,11 @@ void Coordinator::end_if_done() {
   closing_ = thread_.submit([this] { log_.close_files(); });
 }
 
+void Coordinator::abandon() {
+  thread_.finish();
+  if (!closing_.valid()) log_.close_files();
+}
+
 void Coordinator::end() {
   for (int server = 1; server < plan_.roles.servers(); ++server) {
     mailbox_.post(Shutdown{}, plan_.roles.rank_of_server[static_cast<size_t>(server)], MailTag::to_server);
