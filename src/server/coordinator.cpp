@@ -345,7 +345,7 @@ void Coordinator::end() {
 // All servers have been told before the first of them hears of anything that comes later: messages between two ranks
 // keep their order.
 void Coordinator::stop(const std::string& reason) {
-  if (told_to_stop_) return;
+  if (told_to_stop_ || finished_ || closing_.valid()) return;
   told_to_stop_ = true;
   StopAt message{.steps = end_step_, .checkpoint = false};
   if (!ledger_.finished()) {
