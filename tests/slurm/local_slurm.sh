@@ -59,11 +59,15 @@ node_lines() {
   done
 }
 
-# start_slurmd <node>: its daemon; the process in slurmd[<node>].
+# start_slurmd <node>: its daemon; the process in slurmd[<node>]. A node in `mortal` has a process namespace that ends with
+# that process: killing it is the death of the whole node.
+mortal=${mortal:-}
 declare -A slurmd
 start_slurmd() {
   # A hostname and shared memory of its own, or MPI takes ranks of different nodes for neighbours.
-  unshare --uts --mount sh -c "hostname $1 && mount -t tmpfs tmpfs /dev/shm && exec slurmd -D -N $1" \
+  local processes=()
+  [[ " $mortal " != *" $1 "* ]] || processes=(--pid --fork --kill-child --mount-proc)
+  unshare --uts --mount "${processes[@]}" sh -c "hostname $1 && mount -t tmpfs tmpfs /dev/shm && exec slurmd -D -N $1" \
     >"$work/slurmd-$1-out.log" 2>&1 &
   slurmd[$1]=$!
   pids+=($!)
