@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -27,15 +28,17 @@ int report(const std::exception& error, hat::ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // File systems that refuse locks (ENOLCK, ENOSYS) are no reason to stop; set by the user, it stays as it is.
+  ::setenv("HDF5_USE_FILE_LOCKING", "BEST_EFFORT", 0);
   try {
     CLI::App app("HAT: hybrid asynchronous training of transformer language models", "hat");
     app.set_version_flag("--version", "hat " + hat::build_info().version + " (" + hat::build_info().revision + ")");
     app.require_subcommand(1);
     app.footer("'hat COMMAND --help' explains each command and shows an example.");
     const std::vector<std::pair<const char*, hat::CommandBody>> commands{
-        {"train", hat::add_train(app)}, {"tokenize", hat::add_tokenize(app)}, {"inspect", hat::add_inspect(app)},
-        {"eval", hat::add_eval(app)},   {"generate", hat::add_generate(app)}, {"info", hat::add_info(app)},
-        {"bench", hat::add_bench(app)}};
+        {"train", hat::add_train(app)},   {"tokenize", hat::add_tokenize(app)}, {"inspect", hat::add_inspect(app)},
+        {"replay", hat::add_replay(app)}, {"eval", hat::add_eval(app)},         {"generate", hat::add_generate(app)},
+        {"info", hat::add_info(app)},     {"bench", hat::add_bench(app)}};
     hat::refuse_values_of_negations(app, {argv + 1, argv + argc});
     try {
       app.parse(argc, argv);

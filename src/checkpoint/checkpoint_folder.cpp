@@ -67,6 +67,12 @@ std::optional<fs::path> newest_checkpoint(const fs::path& run) {
   return complete.back().folder;
 }
 
+std::vector<int64_t> complete_checkpoints(const fs::path& run) {
+  std::vector<int64_t> steps;
+  for (const Found& found : find_complete(run)) steps.push_back(found.step);
+  return steps;
+}
+
 void rotate_checkpoints(const fs::path& run, int64_t keep) {
   if (keep < 1) throw Error(fmt::format("{} checkpoints cannot be kept, at least 1", keep));
   const auto complete = find_complete(run);

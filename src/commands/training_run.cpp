@@ -14,8 +14,10 @@
 #include "commands/machine.hpp"
 #include "commands/memory_plan.hpp"
 #include "commands/rank_trace.hpp"
+#include "commands/recovery.hpp"
 #include "commands/run_deadline.hpp"
 #include "commands/run_folder.hpp"
+#include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/emulated_network.hpp"
@@ -468,6 +470,13 @@ bool is_stopped(const Communicator& world) {
   return first > 0;
 }
 
+/// Number of this start in the gradient log. Without a payload a log of an earlier start still needs to be told that
+/// its steps are over.
+int64_t log_attempt(const Deck& deck) {
+  const int64_t next = next_log_attempt(deck.output);
+  return deck.log.payload == LogPayload::none && next == 1 ? 0 : next;
+}
+
 /// What all ranks have to see alike, or each would train something else.
 void check_same_deck(const Communicator& world, const std::string& deck_text, const std::string& first_deck) {
   if (deck_text == first_deck) return;
@@ -482,14 +491,20 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   Setup setup;
   setup.watchdog = surroundings.watchdog;
   setup.plan.deck = deck;
-  setup.enter("checking deck and data on all ranks",
-              bytes_of_files(deck.data.path) + (deck.resume ? bytes_of_checkpoints(deck.output) : 0));
+  const int64_t files = bytes_of_files(deck.data.path) + (deck.resume ? bytes_of_checkpoints(deck.output) : 0);
+  setup.enter("comparing decks of all ranks");
   const std::vector<int> node_of_rank = world.node_of_rank();
   const std::string first_deck = world.broadcast(deck_text, 0);
-  ExitCode code = on_all_ranks(world, [&] {
-    check_same_deck(world, deck_text, first_deck);
-    prepare(world, node_of_rank, deck, deck_text, setup);
-  });
+  ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
+  if (code == ExitCode::success && deck.resume) {
+    // Replaying is slower than reading: ten times the time.
+    setup.enter("recovering from the gradient log",
+                10 * (bytes_of_checkpoints(deck.output) + bytes_of_files(std::filesystem::path(deck.output) / "log")));
+    code = recover_run(world, deck.output);
+  }
+  if (code != ExitCode::success) return code;
+  setup.enter("checking deck and data on all ranks", files);
+  code = on_all_ranks(world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); });
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
@@ -508,7 +523,9 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   }
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
+    if (setup.server == 0) setup.plan.log_attempt = log_attempt(setup.plan.deck);
   });
+  setup.plan.log_attempt = world.all_reduce_max(setup.plan.log_attempt);
   if (code != ExitCode::success) return code;
   if (setup.watchdog != nullptr) {
     setup.watchdog->set_last_word([run = setup.plan.deck.output, rank = world.rank()](const std::string& line) {

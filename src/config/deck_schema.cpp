@@ -10,6 +10,7 @@
 #include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
 #include "config/gang_keys.hpp"
+#include "config/log_keys.hpp"
 #include "config/mode_change.hpp"
 #include "hat/config/checks.hpp"
 
@@ -473,6 +474,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_trace_keys(options, deck.trace);
   add_cutting_keys(options, deck.cutting);
   add_gang_keys(options, deck.gang);
+  add_log_keys(options, deck.log);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
   add_sensitivity_keys(options, deck.sensitivity);
@@ -496,6 +498,15 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
   if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");
+}
+
+Deck stored_deck(const std::string& text, const std::string& name) {
+  Deck deck;
+  CLI::App app;
+  OptionSet options(app);
+  add_deck_keys(options, deck);
+  options.load_deck(text, name);
+  return deck;
 }
 
 }  // namespace hat

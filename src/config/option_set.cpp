@@ -156,7 +156,7 @@ void OptionSet::load(const std::optional<std::filesystem::path>& deck_file) {
     entry.nearness = Nearness::command_line;
   }
   load_environment();
-  if (deck_file) load_deck(*deck_file);
+  if (deck_file) load_deck(read_deck_file(*deck_file), deck_file->string());
 }
 
 void OptionSet::load_environment() {
@@ -183,10 +183,9 @@ void OptionSet::load_environment() {
   }
 }
 
-void OptionSet::load_deck(const std::filesystem::path& deck_file) {
-  const std::string name = deck_file.string();
+void OptionSet::load_deck(const std::string& text, const std::string& name) {
   deck_name_ = name;
-  for (const DeckEntry& line : parse_deck(read_deck_file(deck_file), name)) {
+  for (const DeckEntry& line : parse_deck(text, name)) {
     const std::string note = fmt::format(" (line {})", line.line);
     const auto found = std::find_if(entries_.begin(), entries_.end(),
                                     [&](const Entry& entry) { return deck_key(entry.key) == line.key; });

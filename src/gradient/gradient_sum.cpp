@@ -5,13 +5,15 @@
 namespace hat {
 
 GradientSum::GradientSum(int64_t count, int64_t step_tokens, AddingOrder order)
-    : sum_(static_cast<size_t>(count), 0.0F), step_tokens_(step_tokens), order_(order) {}
+    : sum_(std::make_shared<std::vector<float>>(static_cast<size_t>(count), 0.0F)),
+      step_tokens_(step_tokens),
+      order_(order) {}
 
 void GradientSum::add_now(int64_t begin, std::span<const float> values, int64_t tokens) {
-  float* sum = sum_.data() + begin;
+  float* sum = sum_->data() + begin;
   for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
   covered_ += static_cast<int64_t>(values.size()) * tokens;
-  if (covered_ > static_cast<int64_t>(sum_.size()) * step_tokens_) {
+  if (covered_ > static_cast<int64_t>(sum_->size()) * step_tokens_) {
     throw Error(fmt::format("a gradient received more target tokens than its step has ({})", step_tokens_));
   }
 }
@@ -33,7 +35,7 @@ void GradientSum::add(int64_t begin, std::span<const float> values, int64_t toke
   add_now(begin, values, tokens);
   place_filled_ += static_cast<int64_t>(values.size());
   // A unit's gradient may come in several pushes; its successor's turn comes when the part is filled.
-  while (place_filled_ == static_cast<int64_t>(sum_.size())) {
+  while (place_filled_ == static_cast<int64_t>(sum_->size())) {
     ++next_place_;
     place_filled_ = 0;
     for (auto [first, last] = early_.equal_range(next_place_); first != last; first = early_.erase(first)) {

@@ -76,6 +76,43 @@ File File::open_to_write(const std::filesystem::path& path) {
   return file;
 }
 
+File File::open_appended(const std::filesystem::path& path) {
+  const LibraryLock lock;
+  check_is_hdf5(path);
+  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, H5P_DEFAULT), path.string(), false);
+  if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
+  return file;
+}
+
+// What the tool h5clear does: the property has no public name, but belongs to every list of file properties.
+void File::clear_writer(const std::filesystem::path& path) {
+  const LibraryLock lock;
+  check_is_hdf5(path);
+  const Properties access = writing_properties(path);
+  const hbool_t yes = true;
+  if (H5Pset(access.get(), "clear_status_flags", &yes) < 0) {
+    throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
+  }
+  Handle<H5Fclose> file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()));
+  if (!file.valid() || H5Fclose(file.release()) < 0) {
+    throw InputError(path.string(), "", explain_open_error(pending_error()));
+  }
+}
+
+void File::start_appending() {
+  const LibraryLock lock;
+  if (H5Fstart_swmr_write(handle_.get()) < 0) {
+    throw Error(fmt::format("{}: cannot be opened to readers while it is written: {}", path_, pending_error()));
+  }
+}
+
+void File::flush() {
+  const LibraryLock lock;
+  if (H5Fflush(handle_.get(), H5F_SCOPE_GLOBAL) < 0) {
+    throw Error(fmt::format("{}: cannot write: {}", path_, pending_error()));
+  }
+}
+
 Group File::root() const {
   const LibraryLock lock;
   Group group(H5Gopen2(handle_.get(), "/", H5P_DEFAULT), path_, "/", writable_);

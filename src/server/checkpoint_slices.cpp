@@ -1,4 +1,4 @@
-#include "server/checkpoint_slices.hpp"
+#include "hat/server/checkpoint_slices.hpp"
 
 #include <fmt/format.h>
 
@@ -32,6 +32,18 @@ std::vector<TensorSlice> checkpoint_slices(const RunPlan& plan, int64_t part) {
     for (const std::string& state : row_state_names(plan.deck.optimizer, tensor)) {
       slice.path = optimizer_path(state, block, tensor);
       slices.push_back(slice);
+    }
+  }
+  return slices;
+}
+
+std::vector<std::vector<TensorSlice>> slices_of_servers(const RunPlan& plan) {
+  std::vector<std::vector<TensorSlice>> slices;
+  for (const std::vector<int64_t>& parts : plan.shards.parts_of_server) {
+    slices.emplace_back();
+    for (const int64_t part : parts) {
+      const std::vector<TensorSlice> own = checkpoint_slices(plan, part);
+      slices.back().insert(slices.back().end(), own.begin(), own.end());
     }
   }
   return slices;

@@ -6,16 +6,15 @@
 #include <cmath>
 #include <limits>
 
+#include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/optimizer/schedule.hpp"
-#include "server/checkpoint_slices.hpp"
+#include "hat/server/checkpoint_slices.hpp"
 
 namespace hat {
 
 namespace {
-
-constexpr int64_t kNormsKept = 65;  // clip = previous looks back 1 + S steps, and S is at most 64
 
 // A validation group is as long as a training unit, for which workers have the memory.
 std::vector<std::vector<Sequence>> validation_of(const RunPlan& plan, const Dataset& dataset) {
@@ -78,6 +77,12 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           // Without versions that belong to steps, a consistent copy needs a moment at which nothing is in flight.
           .pause_every = plan.unbounded() ? plan.deck.checkpoint.every : 0,
           .gang = gang_options(plan)};
+}
+
+/// The checkpoint that a run continues from when its newest one turns out to be damaged.
+int64_t oldest_recovery_base(const std::filesystem::path& run) {
+  const std::vector<int64_t> steps = complete_checkpoints(run);
+  return steps.size() < 2 ? 0 : steps[steps.size() - 2];
 }
 
 std::string unit_text(int64_t unit, int64_t step) { return fmt::format("unit {} of step {}", unit, step); }
@@ -269,25 +274,19 @@ void Coordinator::start_completing_checkpoints() {
       ++entry;
       continue;
     }
-    std::vector<std::vector<TensorSlice>> slices;
-    for (const std::vector<int64_t>& parts : plan_.shards.parts_of_server) {
-      slices.emplace_back();
-      for (const int64_t part : parts) {
-        const std::vector<TensorSlice> own = checkpoint_slices(plan_, part);
-        slices.back().insert(slices.back().end(), own.begin(), own.end());
-      }
-    }
     const std::filesystem::path run = plan_.deck.output;
-    completing_[steps] = thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep,
-                                         state = checkpoint_state(steps, pending), slices = std::move(slices)] {
-      complete_checkpoint(checkpoint_folder(run, steps), state, slices);
-      try {
-        rotate_checkpoints(run, keep);
-      } catch (const std::exception& error) {  // old files in the way are no reason to stop training
-        fmt::print(stderr, "hat: old checkpoints stay: {}\n", error.what());
-      }
-      return checkpoint_folder(run, steps);
-    });
+    completing_[steps] =
+        thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep, log = plan_.deck.log.keep,
+                        state = checkpoint_state(steps, pending), slices = slices_of_servers(plan_)] {
+          complete_checkpoint(checkpoint_folder(run, steps), state, slices);
+          try {
+            rotate_checkpoints(run, keep);
+            if (log == LogKeep::recovery) prune_log(run, oldest_recovery_base(run));
+          } catch (const std::exception& error) {  // old files in the way are no reason to stop training
+            fmt::print(stderr, "hat: old checkpoints or logs stay: {}\n", error.what());
+          }
+          return checkpoint_folder(run, steps);
+        });
     entry = pending_checkpoints_.erase(entry);
   }
 }

@@ -6,7 +6,9 @@
 #include <optional>
 #include <stdexcept>
 
+#include "hat/checkpoint/gradient_log.hpp"
 #include "hat/comm/mailbox.hpp"
+#include "hat/core/background_thread.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/silence.hpp"
@@ -24,6 +26,27 @@ namespace {
 void say(const std::string& line) {
   fmt::print("{}\n", line);
   std::fflush(stdout);
+}
+
+/// Null: the deck asks for none.
+std::unique_ptr<GradientLog> make_log(const RunPlan& plan, int server, const Dataset& dataset) {
+  const LogConfig& config = plan.deck.log;
+  if (plan.log_attempt == 0) return nullptr;
+  LogAttempt attempt{.number = plan.log_attempt,
+                     .first_step = plan.first_step,
+                     .servers = plan.roles.servers(),
+                     .payload = config.payload,
+                     .deck = plan.deck_text,
+                     .vocabulary = plan.deck.model.vocabulary,
+                     .dataset_path = std::filesystem::absolute(dataset.path()).string(),
+                     .dataset_identity = dataset.identity(),
+                     .tokenizer = dataset.tokenizer().name()};
+  std::vector<Part> parts;
+  for (const int64_t part : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
+    parts.push_back(plan.shards.parts[static_cast<size_t>(part)]);
+  }
+  return std::make_unique<GradientLog>(plan.deck.output, std::move(attempt), server, plan.layout, std::move(parts),
+                                       config, plan.deck.checkpoint.every);
 }
 }  // namespace
 
@@ -44,6 +67,8 @@ struct Server::Impl {
           shard.add_push(header, body, travel_s);
         }) {
     shard.set_trace(trace);
+    log = make_log(plan, server, dataset);
+    if (plan.deck.log.payload != LogPayload::none) shard.set_log(log.get());
     if (checkpoint != nullptr) {
       shard.restore(*checkpoint);
     } else {
@@ -66,6 +91,7 @@ struct Server::Impl {
   void check_time_out(bool news);
   std::string who_waits() const;
   std::string silent_ones(double since_s) const;
+  bool is_closed();
 
   const RunPlan& plan;
   int server;
@@ -73,6 +99,7 @@ struct Server::Impl {
   DataOrder order;
   Clipping clipping;
   Snapshot snapshot;
+  std::unique_ptr<GradientLog> log;
   Shard shard;
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
@@ -92,8 +119,22 @@ struct Server::Impl {
     std::optional<double> begin_s;  // of one that was told
   };
   Stall stall{.silence = Silence(plan.deck.stall_after_s), .after_s = plan.deck.stall_after_s, .begin_s = {}};
-  double last_alive_s = 0;  // when this server said that it is there
+  double last_alive_s = 0;    // when this server said that it is there
+  std::future<void> closing;  // of the log
+  BackgroundThread closer;    // last member: it ends before what its job uses
 };
+
+/// All is said and done, and the log is closed, which takes as long as the disk does.
+bool Server::Impl::is_closed() {
+  const bool told = coordinator ? coordinator->finished() : shut_down;
+  if (!told || !mailbox.flush()) return false;
+  if (!log) return true;
+  if (!closing.valid()) closing = closer.submit([this] { log->close(); });
+  if (!is_ready(closing)) return false;
+  closing.get();
+  log.reset();
+  return true;
+}
 
 /// Whether it is news: of a rank that is merely there the run does not go on.
 bool Server::Impl::take(Mail& mail) {
@@ -194,7 +235,7 @@ bool Server::Impl::progress() {
   }
   if (coordinator) any = coordinator->progress() || any;
   say_alive();
-  const bool writes = snapshot.is_writing() || (coordinator && coordinator->writes_files());
+  const bool writes = snapshot.is_writing() || closing.valid() || (coordinator && coordinator->writes_files());
   check_time_out(any || writes);
   return any;
 }
@@ -289,10 +330,7 @@ Server::~Server() = default;
 
 bool Server::progress() { return impl_->progress(); }
 
-bool Server::finished() const {
-  const bool told = impl_->coordinator ? impl_->coordinator->finished() : impl_->shut_down;
-  return told && impl_->mailbox.flush();
-}
+bool Server::finished() { return impl_->is_closed(); }
 
 void Server::mark_finished() { impl_->coordinator->mark_finished(); }
 

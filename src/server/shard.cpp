@@ -9,6 +9,7 @@
 #include "hat/gradient/staleness_limit.hpp"
 #include "hat/kernels/operations.hpp"
 #include "hat/optimizer/schedule.hpp"
+#include "server/part_values.hpp"
 
 namespace hat {
 
@@ -40,31 +41,16 @@ Shard::Shard(const RunPlan& plan, int server, DataOrder& order, const Window& wi
 
 void Shard::initialize() {
   for (const auto& part : parts_) {
-    const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
-    hat::initialize(plan_.layout, place.block, place.begin, part->slots.begin(0).data(), place.count, plan_.deck.seed);
+    initialize_part(plan_, part->index, part->slots.begin(0).data());
     part->slots.publish(0);
     if (part->prediction) part->prediction->publish_as_is(0, part->slots.values());
   }
 }
 
 void Shard::restore(const CheckpointReader& checkpoint) {
-  const CheckpointState& state = checkpoint.state();
   for (const auto& part : parts_) {
-    const Part& place = plan_.shards.parts[static_cast<size_t>(part->index)];
-    const BlockSpec& block = plan_.layout.blocks[static_cast<size_t>(place.block)];
-    const int64_t version = state.block_versions[static_cast<size_t>(place.block)];
-    float* values = part->slots.begin(version).data();
-    for (int64_t p = 0; p < part->optimizer.pieces(); ++p) {
-      const TensorPiece& piece = part->optimizer.piece(p);
-      const TensorSpec& tensor = block.tensors[static_cast<size_t>(piece.tensor)];
-      checkpoint.read(parameter_path(block, tensor), piece.first_row, piece.rows, piece.columns,
-                      values + piece.part_offset);
-      for (OptimizerState& saved : part->optimizer.state(p)) {
-        const auto columns = static_cast<int64_t>(saved.values.size()) / piece.rows;
-        checkpoint.read(optimizer_path(saved.name, block, tensor), piece.first_row, piece.rows, columns,
-                        saved.values.data());
-      }
-    }
+    const int64_t version = checkpoint.state().block_versions[static_cast<size_t>(block(part->index))];
+    restore_part(plan_, part->index, tensors_of(checkpoint), part->optimizer, part->slots.begin(version).data());
     part->slots.publish(version);
     if (part->prediction) part->prediction->publish_as_is(version, part->slots.values());
   }
@@ -73,14 +59,7 @@ void Shard::restore(const CheckpointReader& checkpoint) {
 std::vector<TensorSlice> Shard::slices(int64_t part_index) {
   const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& p) { return p->index == part_index; });
   PartState& part = **found;
-  const float* values = part.slots.values().data();
-  std::vector<TensorSlice> result = checkpoint_slices(plan_, part_index);
-  auto slice = result.begin();
-  for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
-    (slice++)->data = values + part.optimizer.piece(p).part_offset;
-    for (const OptimizerState& state : part.optimizer.state(p)) (slice++)->data = state.values.data();
-  }
-  return result;
+  return part_slices(plan_, part_index, part.optimizer, part.slots.values().data());
 }
 
 void Shard::tell_parts_at(int64_t steps) {
@@ -109,6 +88,7 @@ Shard::PartState& Shard::part_of(const PushHeader& header) {
 void Shard::add_push(const PushHeader& header, std::span<const float> values, double travel_s) {
   PartState& part = part_of(header);
   const double begin_s = now_s();
+  log_push(header, values);
   if (plan_.unbounded()) {
     queue_update(part, header, values, travel_s);
   } else {
@@ -137,7 +117,8 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
   }
   const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
   const AddingOrder adding = plan_.deck.deterministic ? AddingOrder::by_unit : AddingOrder::arrival;
-  GradientSum& sum = part.sums.try_emplace(header.step, place.count, step_tokens(header.step), adding).first->second;
+  GradientSum& sum =
+      part.sums.try_emplace(header.step, place.count, step_size(header.step).tokens, adding).first->second;
   if (header.complete) {
     sum.set(header.begin - place.begin, values);
   } else {
@@ -162,7 +143,8 @@ void Shard::add_to_sum(PartState& part, const PushHeader& header, std::span<cons
                       .step = header.step,
                       .tokens = tokens,
                       .norm = 0,
-                      .gradient = {},
+                      .gradient = sum.values(),
+                      .sum_of_squares = sum_of_squares / (tokens * tokens),
                       .base_version = 0,
                       .travel_s = travel_s});
 }
@@ -172,7 +154,7 @@ void Shard::queue_update(PartState& part, const PushHeader& header, std::span<co
                       .step = header.step,
                       .tokens = static_cast<double>(header.tokens),
                       .norm = header.norm,
-                      .gradient = {values.begin(), values.end()},
+                      .gradient = std::make_shared<const std::vector<float>>(values.begin(), values.end()),
                       .base_version = header.base_version,
                       .asked_s = now_s() - header.age_s,
                       .unit = header.units.empty() ? -1 : header.units.front(),
@@ -199,7 +181,7 @@ LearningRates Shard::rates(int64_t step) const {
 // Steps of a part are applied in order. With S > 0 a sum can be complete, and its clipping factor known, while a slow
 // worker still owes its push to the step before.
 bool Shard::try_start(Update& update) {
-  if (update.started) return true;
+  if (update.part->has_update_under_way) return false;
   const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
   std::optional<double> factor;
   if (plan_.unbounded()) {
@@ -212,59 +194,118 @@ bool Shard::try_start(Update& update) {
   update.scale = *factor / update.tokens;
   update.staleness = plan_.unbounded() ? static_cast<double>(update.part->slots.latest() - update.base_version)
                                        : update.part->late.at(update.step).mean();
+  update.gradient = remedied_gradient(update);
   update.started = true;
+  update.part->has_update_under_way = true;
+  log_update(update);
   return true;
 }
 
-const float* Shard::gradient_of(const Update& update) const {
-  return plan_.unbounded() ? update.gradient.data() : update.part->sums.at(update.step).sum();
+void Shard::log_push(const PushHeader& header, std::span<const float> values) {
+  if (log_ == nullptr) return;
+  GradientLog::Values kept;
+  if (log_->wants_pushes()) kept = std::make_shared<const std::vector<float>>(values.begin(), values.end());
+  log_->add(LoggedPush{.worker = header.worker,
+                       .sequence_number = header.sequence_number,
+                       .generation = header.generation,
+                       .step = header.step,
+                       .block = header.block,
+                       .begin = header.begin,
+                       .count = header.count,
+                       .tokens = header.tokens,
+                       .complete = header.complete ? 1 : 0,
+                       .base_version = header.base_version,
+                       .order = header.order,
+                       .codec = static_cast<int64_t>(header.codec),
+                       .values_checksum = checksum_of_values(values)},
+            header.units, std::move(kept));
+}
+
+// Before it is applied: what is applied, and what of it is published, the log can bring back.
+void Shard::log_update(Update& update) {
+  if (log_ == nullptr) return;
+  const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
+  const StepSize& size = step_size(update.step);
+  const LearningRates learning = rates(update.step);
+  update.logged = log_->add(LoggedUpdate{.step = update.step,
+                                         .epoch = size.epoch,
+                                         .step_tokens = size.tokens,
+                                         .block = place.block,
+                                         .begin = place.begin,
+                                         .count = place.count,
+                                         .version = update.part->slots.latest(),
+                                         .tokens = static_cast<int64_t>(update.tokens),
+                                         .scale = update.scale,
+                                         .staleness = update.staleness,
+                                         .learning_rate = learning.base,
+                                         .muon_learning_rate = learning.muon,
+                                         .sum_of_squares = update.sum_of_squares},
+                            update.gradient);
+}
+
+void Shard::log_version(const Update& update, int64_t version) {
+  if (log_ == nullptr) return;
+  const Part& place = plan_.shards.parts[static_cast<size_t>(update.part->index)];
+  log_->add(LoggedVersion{.step = update.step,
+                          .block = place.block,
+                          .begin = place.begin,
+                          .version = version,
+                          .values_checksum = checksum_of_values(update.part->slots.values())});
 }
 
 // Under the rule exact, which compensation needs, all gradients of a step were taken at one version, and pulls keep its
 // slot until the step has been applied.
-const float* Shard::remedied_gradient(const Update& update) {
-  const float* gradient = gradient_of(update);
+std::shared_ptr<const std::vector<float>> Shard::remedied_gradient(const Update& update) {
   const PartState& part = *update.part;
-  const Part& place = plan_.shards.parts[static_cast<size_t>(part.index)];
-  if (plan_.deck.delay.compensation == 0 || update.staleness == 0) return gradient;
+  if (plan_.deck.delay.compensation == 0 || update.staleness == 0) return update.gradient;
   const int64_t base = update.step - static_cast<int64_t>(update.staleness);  // of all its pushes
-  const TensorPiece& piece = part.optimizer.piece(update.next_piece);
-  const auto first = static_cast<size_t>(piece.part_offset);
-  const auto count = static_cast<size_t>(piece.size());
-  base_values_.resize(count);
-  if (part.prediction) {
-    part.prediction->read(base, piece.part_offset, base_values_);
-  } else {
-    part.slots.read(base, piece.part_offset, base_values_);
+  auto compensated = std::make_shared<std::vector<float>>(update.gradient->size());
+  for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
+    const TensorPiece& piece = part.optimizer.piece(p);
+    const auto first = static_cast<size_t>(piece.part_offset);
+    const auto count = static_cast<size_t>(piece.size());
+    base_values_.resize(count);
+    if (part.prediction) {
+      part.prediction->read(base, piece.part_offset, base_values_);
+    } else {
+      part.slots.read(base, piece.part_offset, base_values_);
+    }
+    compensate(plan_.deck.delay.compensation, {update.gradient->data() + first, count},
+               part.slots.values().subspan(first, count), base_values_, std::span(*compensated).subspan(first, count));
   }
-  compensated_.resize(static_cast<size_t>(place.count));
-  compensate(plan_.deck.delay.compensation, {gradient + first, count}, part.slots.values().subspan(first, count),
-             base_values_, std::span(compensated_).subspan(first, count));
-  return compensated_.data();
+  return compensated;
 }
 
-bool Shard::progress() {
-  // One update at a time per part: while one is under way (it is then the first started one), no other may start on it.
-  auto update = std::find_if(updates_.begin(), updates_.end(), [](const Update& u) { return u.started; });
-  if (update == updates_.end()) {
-    update = std::find_if(updates_.begin(), updates_.end(), [this](Update& u) { return try_start(u); });
-  }
-  if (update == updates_.end()) return false;
-  PartState& part = *update->part;
+void Shard::update_piece(Update& update) {
+  PartState& part = *update.part;
   const int64_t version = part.slots.latest();
-  if (update->next_piece == 0) update->begin_s = now_s();
-  const TensorPiece& piece = part.optimizer.piece(update->next_piece);
-  const float* gradient = remedied_gradient(*update);
+  if (update.next_piece == 0) update.begin_s = now_s();
+  const TensorPiece& piece = part.optimizer.piece(update.next_piece);
   const float* old_values = part.slots.values().data();
   float* new_values = part.slots.begin(version + 1).data();
   if (part.prediction) part.prediction->before_update(version + 1, piece, old_values);
-  part.optimizer.update(update->next_piece, version, rates(update->step), update->scale, gradient, old_values,
-                        new_values, update->staleness);
+  part.optimizer.update(update.next_piece, version, rates(update.step), update.scale, update.gradient->data(),
+                        old_values, new_values, update.staleness);
   if (part.prediction) part.prediction->after_update(version + 1, piece, new_values);
-  if (++update->next_piece == part.optimizer.pieces()) {
-    finish(*update);
-    updates_.erase(update);
+  ++update.next_piece;
+}
+
+bool Shard::progress() {
+  // What is computed waits for nothing but the log.
+  const auto done = std::ranges::find_if(updates_, [this](const Update& update) {
+    return update.computed() && (log_ == nullptr || log_->may_publish(update.logged));
+  });
+  if (done != updates_.end()) {
+    finish(*done);
+    updates_.erase(done);
+    return true;
   }
+  auto update = std::ranges::find_if(updates_, [](const Update& u) { return u.started && !u.computed(); });
+  if (update == updates_.end()) {
+    update = std::ranges::find_if(updates_, [this](Update& u) { return !u.started && try_start(u); });
+  }
+  if (update == updates_.end()) return false;
+  update_piece(*update);
   return true;
 }
 
@@ -272,8 +313,10 @@ void Shard::finish(Update& update) {
   PartState& part = *update.part;
   const int64_t version = part.slots.latest() + 1;
   const double publish_s = now_s();
+  part.has_update_under_way = false;
   if (part.prediction) part.prediction->publish(version, update.travel_s);
   part.slots.publish(version, update.travel_s);
+  log_version(update, version);
   trace(TraceKind::publish, part, publish_s, update.step, update.unit, version);
   trace(TraceKind::update, part, update.begin_s, update.step, update.unit, version);
   if (!plan_.unbounded()) {
@@ -286,7 +329,7 @@ void Shard::finish(Update& update) {
   count_staleness(update.step, block(part.index), part.slots.latest() - 1 - update.base_version, update.base_version);
   int64_t& tokens = part.tokens_done[update.step];
   tokens += static_cast<int64_t>(update.tokens);
-  if (tokens == step_tokens(update.step)) {
+  if (tokens == step_size(update.step).tokens) {
     part.tokens_done.erase(update.step);
     part.steps_done.insert(update.step);
     // A step may be complete before an earlier one is; what training has after it, the part has only then.
@@ -298,16 +341,18 @@ void Shard::part_completed_step(PartState& part, int64_t step) {
   part_at_step_(part.index, step + 1);
   if (++parts_done_[step] < static_cast<int64_t>(parts_.size())) return;
   parts_done_.erase(step);
-  step_tokens_.erase(step);
+  step_sizes_.erase(step);
+  if (log_ != nullptr) log_->completed_before(step + 1);
   const auto counts = counts_.extract(step);
   step_done_((counts.empty() ? StalenessCount{} : counts.mapped()).message(server_, step));
   clipping_.forget_before(step + 1);
 }
 
-int64_t Shard::step_tokens(int64_t step) {
-  const auto found = step_tokens_.find(step);
-  if (found != step_tokens_.end()) return found->second;
-  return step_tokens_[step] = order_.step(step).target_tokens;
+const Shard::StepSize& Shard::step_size(int64_t step) {
+  const auto found = step_sizes_.find(step);
+  if (found != step_sizes_.end()) return found->second;
+  const Step& of_order = order_.step(step);
+  return step_sizes_[step] = {.epoch = of_order.epoch, .tokens = of_order.target_tokens};
 }
 
 void Shard::count_staleness(int64_t step, int64_t block, int64_t staleness, int64_t base_version) {

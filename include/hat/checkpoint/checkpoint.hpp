@@ -60,6 +60,9 @@ void rotate_checkpoints(const std::filesystem::path& run, int64_t keep);
 /// The newest complete checkpoint of a run, if any.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run);
 
+/// Steps of the complete checkpoints of a run, ascending.
+std::vector<int64_t> complete_checkpoints(const std::filesystem::path& run);
+
 /// Takes step folders that are not complete, but have the name of a complete one, out of the way of the checkpoints to
 /// come: each becomes <folder>.incomplete (or .incomplete-2, ...). Returns their new names.
 std::vector<std::filesystem::path> set_incomplete_aside(const std::filesystem::path& run);

@@ -13,6 +13,7 @@ using CommandBody = std::function<ExitCode()>;
 CommandBody add_train(CLI::App& app);
 CommandBody add_tokenize(CLI::App& app);
 CommandBody add_inspect(CLI::App& app);
+CommandBody add_replay(CLI::App& app);
 CommandBody add_eval(CLI::App& app);
 CommandBody add_generate(CLI::App& app);
 CommandBody add_info(CLI::App& app);

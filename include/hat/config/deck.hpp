@@ -118,6 +118,19 @@ struct EvalConfig {
   int64_t tokens = 0;  ///< at most this many validation tokens, whole documents; 0: all
 };
 
+/// What the gradient log holds beside its rows (key log.payload).
+enum class LogPayload { none, metadata, sum, push };
+enum class LogDurability { commit, interval };
+enum class LogKeep { recovery, all };
+
+/// The gradient log (keys log.*).
+struct LogConfig {
+  LogPayload payload = LogPayload::sum;              ///< none: there is no log
+  LogDurability durability = LogDurability::commit;  ///< published when on disk, or at once
+  double interval_s = 1;                             ///< key log.interval_s: between fsyncs with `interval`
+  LogKeep keep = LogKeep::recovery;
+};
+
 struct CheckpointConfig {
   int64_t every = 1000;  ///< steps
   int64_t keep = 2;      ///< newest ones kept
@@ -205,6 +218,7 @@ struct Deck {
   TrainConfig train;
   EvalConfig eval;
   CheckpointConfig checkpoint;
+  LogConfig log;
   SampleConfig sample;
   TraceConfig trace;
   EmulationConfig emulation;

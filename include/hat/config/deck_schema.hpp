@@ -14,4 +14,8 @@ void add_deck_keys(OptionSet& options, Deck& deck);
 /// Throws InputError naming the origin and key. Checks only what needs no data and no rank count.
 void resolve_presets(const OptionSet& options, Deck& deck);
 
+/// The deck of an effective text, as OptionSet::effective writes it, without presets to resolve. Throws InputError
+/// naming `name`.
+Deck stored_deck(const std::string& text, const std::string& name);
+
 }  // namespace hat

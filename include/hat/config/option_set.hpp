@@ -72,6 +72,9 @@ class OptionSet {
   /// "environment", key, reason); unknown keys get a suggestion. Unknown HAT_* environment variables are errors too.
   void load(const std::optional<std::filesystem::path>& deck_file);
 
+  /// Applies a deck alone, whatever the environment says: one that was stored. `name`: for errors.
+  void load_deck(const std::string& text, const std::string& name);
+
   /// After load: sets a key, whatever the user has set, as the option `where` ("command line: --policies") asks for.
   /// Errors about the key then name that place: the user did not write the key. Throws InputError(where, key, reason).
   void set(const std::string& key, const std::string& value, const std::string& where);
@@ -131,7 +134,6 @@ class OptionSet {
   std::string deck_key(const std::string& key) const;
   std::string variable(const std::string& key) const;
   void load_environment();
-  void load_deck(const std::filesystem::path& deck_file);
   [[noreturn]] void refuse_unknown_key(const std::string& name, int line) const;
   static void apply(const Entry& entry, const std::vector<std::string>& values, const std::string& where,
                     const std::string& name, const std::string& note);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,8 +26,10 @@ class GradientSum {
   /// The whole step's sum of these elements (of a barrier block): nothing else will come for them.
   void set(int64_t begin, std::span<const float> values);
 
-  bool complete() const { return covered_ == static_cast<int64_t>(sum_.size()) * step_tokens_; }
-  const float* sum() const { return sum_.data(); }
+  bool complete() const { return covered_ == static_cast<int64_t>(sum_->size()) * step_tokens_; }
+  const float* sum() const { return sum_->data(); }
+  /// Once complete: the values, which whoever needs them longer keeps.
+  std::shared_ptr<const std::vector<float>> values() const { return sum_; }
   int64_t step_tokens() const { return step_tokens_; }
 
  private:
@@ -37,7 +40,7 @@ class GradientSum {
   };
   void add_now(int64_t begin, std::span<const float> values, int64_t tokens);
 
-  std::vector<float> sum_;
+  std::shared_ptr<std::vector<float>> sum_;
   int64_t step_tokens_;
   AddingOrder order_;
   int64_t covered_ = 0;                  // elements times tokens

@@ -29,6 +29,7 @@ struct RunPlan {
   std::vector<bool> is_barrier;  ///< by block; always so (barriers = sensitivity adds others: BarrierSchedule)
   int64_t first_step = 0;        ///< where training starts or continues
   int64_t end_step = 0;          ///< one behind the last
+  int64_t log_attempt = 0;       ///< number of this start in the gradient log; 0: nothing is written there
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
   ComputeOptions compute;        ///< of all workers
   int64_t noise_block = -1;      ///< number of sensitivity.noise_block

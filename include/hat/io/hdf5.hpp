@@ -147,6 +147,28 @@ class Array : public Object {
   Element element_ = Element::float32;
 };
 
+/// A column of a table. Every one is 8 bytes wide: int64, uint64 or float64.
+struct TableColumn {
+  std::string name;
+  Element element = Element::int64;
+};
+
+/// Rows of numbers under names (an array of a compound type) that can grow: h5dump and h5py show its columns by name.
+class Table : public Object {
+ public:
+  int64_t rows() const { return rows_; }
+  /// `words`: rows one after the other, 8 bytes a column, as the columns were given.
+  void append(int64_t rows, const void* words);
+  void read(int64_t first_row, int64_t rows, void* words) const;
+
+ private:
+  friend class Group;
+  using Object::Object;
+  void load_shape(const std::vector<TableColumn>& columns);
+  Handle<H5Tclose> type_;
+  int64_t rows_ = 0;
+};
+
 struct ArrayShape {
   int64_t rows = 0;
   int64_t columns = 1;
@@ -168,6 +190,7 @@ class Group : public Object {
   Array create_array(const std::string& name, Element element, ArrayShape shape);
   /// A vector or matrix that can grow, in chunks of `chunk_rows` rows.
   Array create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows);
+  Table create_table(const std::string& name, const std::vector<TableColumn>& columns, int64_t chunk_rows);
   /// A float32 array whose rows lie in other files. Where a file is missing it reads as NaN, without an error.
   Array create_virtual(const std::string& name, ArrayShape shape, const std::vector<VirtualPart>& parts);
   void write_strings(const std::string& name, const std::vector<std::string>& values);
@@ -188,6 +211,8 @@ class Group : public Object {
   bool has(const std::string& name) const;
   Group open_group(const std::string& name) const;
   Array open_array(const std::string& name) const;
+  /// Throws InputError unless it is a table of these columns, in this order.
+  Table open_table(const std::string& name, const std::vector<TableColumn>& columns) const;
   std::vector<std::string> read_strings(const std::string& name) const;
   std::vector<std::string> names() const;  ///< of the direct children, sorted
   bool is_group(const std::string& child) const;
@@ -208,6 +233,18 @@ class File {
   static File open(const std::filesystem::path& path);
   /// Opens a file to change it; throws like `open`. Whoever is killed meanwhile leaves it damaged: give a copy.
   static File open_to_write(const std::filesystem::path& path);
+  /// Opens a file that is being written by `start_appending`, or whose writer was killed at that: shows what was
+  /// flushed last. Throws like `open`.
+  static File open_appended(const std::filesystem::path& path);
+  /// Takes back the mark of a writer that was killed, because of which programs that know nothing of appending (h5dump)
+  /// refuse the file. Only when nobody writes it any more.
+  static void clear_writer(const std::filesystem::path& path);
+
+  /// From now on arrays and tables that exist may grow, and nothing else may change (HDF5's single writer, many
+  /// readers): whatever was flushed can be read meanwhile, and after the writer was killed.
+  void start_appending();
+  /// What was written so far reaches the operating system, in an order that never shows half of it.
+  void flush();
 
   Group root() const;
   const std::string& path() const { return path_; }

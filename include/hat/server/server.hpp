@@ -27,7 +27,7 @@ class Server {
   /// Does what there is to do, without waiting. False if there was nothing.
   bool progress();
   /// Everything is committed, saved and told.
-  bool finished() const;
+  bool finished();
   /// Of server 0, when everything else of the run is written as well: its status becomes "finished".
   void mark_finished();
   /// Of server 0 once finished. Throws std::logic_error on other servers.

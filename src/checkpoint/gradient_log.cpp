@@ -1,0 +1,296 @@
+#include "hat/checkpoint/gradient_log.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "checkpoint/gradient_log_files.hpp"
+#include "hat/core/clock.hpp"
+#include "hat/core/error.hpp"
+#include "hat/io/durable.hpp"
+
+namespace hat {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr int64_t kTableChunkRows = 256;
+constexpr int64_t kUnitChunkRows = 1024;
+constexpr int64_t kMostChunkValues = int64_t{1} << 26;  // HDF5 takes chunks of less than 4 GiB
+}  // namespace
+
+/// A file that is being written.
+struct GradientLog::Segment {
+  fs::path path;
+  hdf5::File file;
+  hdf5::Table pushes;
+  hdf5::Table updates;
+  hdf5::Table versions;
+  hdf5::Array units;
+  std::map<int64_t, hdf5::Array> sums;         // by block, where there is such a payload
+  std::map<int64_t, hdf5::Array> push_values;  // the same
+  // Rows that were not handed to HDF5 yet.
+  std::vector<LoggedPush> new_pushes = {};
+  std::vector<LoggedUpdate> new_updates = {};
+  std::vector<LoggedVersion> new_versions = {};
+  std::vector<int64_t> new_units = {};
+};
+
+GradientLog::GradientLog(fs::path run, LogAttempt attempt, int64_t server, const ModelLayout& layout,
+                         std::vector<Part> parts, const LogConfig& config, int64_t segment_steps)
+    : run_(std::move(run)),
+      attempt_(std::move(attempt)),
+      server_(server),
+      parts_(std::move(parts)),
+      config_(config),
+      segment_steps_(segment_steps) {
+  constexpr int64_t kLeastLimit = int64_t{256} << 20;
+  int64_t values = 0;
+  for (const Part& part : parts_) values += part.count;
+  queue_limit_bytes_ = std::max<int64_t>(kLeastLimit, 2 * values * static_cast<int64_t>(sizeof(float)));
+  for (const BlockSpec& block : layout.blocks) block_names_.push_back(block.name);
+  thread_ = std::thread([this] { work(); });
+}
+
+GradientLog::~GradientLog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void GradientLog::enqueue(Entry entry) {
+  if (entry.values) queued_bytes_ += static_cast<int64_t>(entry.values->size() * sizeof(float));
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    queue_.push_back(std::move(entry));
+  }
+  wake_.notify_one();
+}
+
+void GradientLog::add(LoggedPush push, std::vector<int64_t> units, Values values) {
+  Entry entry{.kind = Entry::Kind::push, .push = push, .units = std::move(units), .values = std::move(values)};
+  entry.step = push.step;
+  enqueue(std::move(entry));
+}
+
+int64_t GradientLog::add(LoggedUpdate update, Values gradient) {
+  Entry entry{.kind = Entry::Kind::update, .update = update, .values = std::move(gradient)};
+  entry.step = update.step;
+  entry.number = next_number_++;
+  const int64_t number = entry.number;
+  enqueue(std::move(entry));
+  return number;
+}
+
+void GradientLog::add(LoggedVersion version) {
+  Entry entry{.kind = Entry::Kind::version, .version = version};
+  entry.step = version.step;
+  enqueue(std::move(entry));
+}
+
+void GradientLog::completed_before(int64_t step) {
+  Entry entry{.kind = Entry::Kind::completed};
+  entry.step = step;
+  enqueue(std::move(entry));
+}
+
+void GradientLog::rethrow() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool GradientLog::may_publish(int64_t number) const {
+  rethrow();
+  if (config_.durability == LogDurability::commit) return durable_ >= number;
+  return queued_bytes_ <= queue_limit_bytes_;
+}
+
+void GradientLog::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  rethrow();
+}
+
+void GradientLog::work() {
+  const auto interval = std::chrono::duration<double>(config_.interval_s);
+  const bool commits = config_.durability == LogDurability::commit;
+  last_sync_s_ = now_s();
+  bool is_over = false;
+  bool has_begun = false;
+  while (!is_over) {
+    std::deque<Entry> batch;
+    {
+      std::unique_lock lock(mutex_);
+      const auto has_work = [this] { return ending_ || !queue_.empty(); };
+      if (commits) {
+        wake_.wait(lock, has_work);
+      } else {
+        wake_.wait_for(lock, interval, has_work);
+      }
+      batch.swap(queue_);
+      is_over = ending_;
+    }
+    try {
+      if (!has_begun) segment_of(attempt_.first_step);  // from here on this attempt's records count
+      has_begun = true;
+      const bool sync = commits || is_over || now_s() - last_sync_s_ >= config_.interval_s;
+      write(batch, sync);
+      if (sync) last_sync_s_ = now_s();
+      if (is_over) segments_.clear();
+    } catch (...) {
+      segments_.clear();
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+      queue_.clear();
+      return;
+    }
+  }
+}
+
+GradientLog::Segment& GradientLog::segment_of(int64_t step) {
+  const int64_t boundary = segment_steps_ > 0 ? step / segment_steps_ * segment_steps_ : 0;
+  const int64_t first = std::max(boundary, attempt_.first_step);
+  const auto found = segments_.find(first);
+  if (found != segments_.end()) return *found->second;
+
+  const fs::path path = log_segment(run_, attempt_.number, server_, first);
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) throw Error(fmt::format("{}: cannot create the folder: {}", path.parent_path().string(), error.message()));
+  hdf5::File file = hdf5::File::create(path);
+  hdf5::Group root = file.root();
+  root.set_text("format", kLogFormat);
+  root.set_number("format_version", kLogVersion);
+  root.set_number("attempt", attempt_.number);
+  root.set_number("attempt_first_step", attempt_.first_step);
+  root.set_number("servers", attempt_.servers);
+  root.set_number("server", server_);
+  root.set_number("first_step", first);
+  root.set_text("payload", payload_name(attempt_.payload));
+  root.set_text("deck", attempt_.deck);
+  root.set_number("vocabulary", attempt_.vocabulary);
+  root.set_text("dataset_path", attempt_.dataset_path);
+  root.set_text("dataset_identity", attempt_.dataset_identity);
+  root.set_text("tokenizer", attempt_.tokenizer);
+  root.write_strings("blocks", block_names_);
+  const auto table = [&root](const char* name, const auto* row) {
+    return root.create_table(name, columns_of(row), kTableChunkRows);
+  };
+  auto segment = std::make_unique<Segment>(
+      Segment{.path = path,
+              .file = std::move(file),
+              .pushes = table(kPushTable, static_cast<LoggedPush*>(nullptr)),
+              .updates = table(kUpdateTable, static_cast<LoggedUpdate*>(nullptr)),
+              .versions = table(kVersionTable, static_cast<LoggedVersion*>(nullptr)),
+              .units = root.create_extendible(kUnitArray, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows),
+              .sums = {},
+              .push_values = {}});
+  for (const Part& part : parts_) {
+    const std::string& block = block_names_[static_cast<size_t>(part.block)];
+    const int64_t chunk = std::min(part.count, kMostChunkValues);
+    if (attempt_.payload == LogPayload::sum) {
+      hdf5::Array sums = root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1);
+      sums.set_number("begin", part.begin);
+      segment->sums.emplace(part.block, std::move(sums));
+    } else if (attempt_.payload == LogPayload::push) {
+      hdf5::Array values = root.create_extendible(push_values_name(block), hdf5::Element::float32, {0, 1, true}, chunk);
+      segment->push_values.emplace(part.block, std::move(values));
+    }
+  }
+  segment->file.start_appending();
+  fsync_file(path);
+  fsync_folder(path.parent_path());
+  fsync_folder(path.parent_path().parent_path());
+  return *segments_.emplace(first, std::move(segment)).first->second;
+}
+
+void GradientLog::write_rows(Segment& segment) {
+  const auto write = [this](hdf5::Table& table, auto& rows) {
+    for (auto& row : rows) row.row_checksum = checksum_of(row);
+    table.append(static_cast<int64_t>(rows.size()), rows.data());
+    written_bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows[0]));
+    rows.clear();
+  };
+  if (!segment.new_units.empty()) {
+    segment.units.append(static_cast<int64_t>(segment.new_units.size()), segment.new_units.data());
+    segment.new_units.clear();
+  }
+  write(segment.pushes, segment.new_pushes);
+  write(segment.updates, segment.new_updates);
+  write(segment.versions, segment.new_versions);
+}
+
+void GradientLog::write(std::deque<Entry>& batch, bool sync) {
+  int64_t newest = -1;
+  std::set<int64_t> completed;
+  for (Entry& entry : batch) {
+    if (entry.kind == Entry::Kind::completed) {
+      completed.insert(entry.step);
+      continue;
+    }
+    Segment& segment = segment_of(entry.step);
+    if (entry.values) {
+      const auto bytes = static_cast<int64_t>(entry.values->size() * sizeof(float));
+      if (entry.kind == Entry::Kind::update) {
+        entry.update.values_checksum = checksum_of_values(*entry.values);
+        if (attempt_.payload == LogPayload::sum) {
+          hdf5::Array& sums = segment.sums.at(entry.update.block);
+          entry.update.sums_row = sums.rows();
+          sums.append(1, entry.values->data());
+          written_bytes_ += bytes;
+        }
+      } else if (attempt_.payload == LogPayload::push) {
+        hdf5::Array& values = segment.push_values.at(entry.push.block);
+        entry.push.first_value = values.rows();
+        values.append(static_cast<int64_t>(entry.values->size()), entry.values->data());
+        written_bytes_ += bytes;
+      }
+      entry.values.reset();
+      queued_bytes_ -= bytes;
+    }
+    switch (entry.kind) {
+      case Entry::Kind::push:
+        entry.push.first_unit = segment.units.rows() + std::ssize(segment.new_units);
+        entry.push.units = std::ssize(entry.units);
+        segment.new_units.insert(segment.new_units.end(), entry.units.begin(), entry.units.end());
+        segment.new_pushes.push_back(entry.push);
+        break;
+      case Entry::Kind::update:
+        segment.new_updates.push_back(entry.update);
+        newest = entry.number;
+        break;
+      case Entry::Kind::version:
+        segment.new_versions.push_back(entry.version);
+        break;
+      case Entry::Kind::completed:
+        break;
+    }
+  }
+  for (auto& [first, segment] : segments_) {
+    write_rows(*segment);
+    segment->file.flush();
+    if (sync) fsync_file(segment->path);
+  }
+  if (newest >= 0 && sync) durable_ = newest;
+  if (!completed.empty()) close_before(*completed.rbegin());
+}
+
+void GradientLog::close_before(int64_t step) {
+  // The next file begins at `step` or before it, so nothing more comes for the earlier ones.
+  const int64_t boundary = segment_steps_ > 0 ? step / segment_steps_ * segment_steps_ : 0;
+  for (auto segment = segments_.begin(); segment != segments_.end() && segment->first < boundary;) {
+    const fs::path path = segment->second->path;
+    segment = segments_.erase(segment);
+    fsync_file(path);
+  }
+}
+
+}  // namespace hat

@@ -1,0 +1,31 @@
+#pragma once
+#include <string>
+
+#include "hat/checkpoint/gradient_log_rows.hpp"
+#include "hat/io/checksum.hpp"
+
+namespace hat {
+
+// Names inside the files of a gradient log; src/checkpoint/LOG_FORMAT.md describes them.
+inline constexpr const char* kLogFormat = "hat-gradient-log";
+inline constexpr int64_t kLogVersion = 1;
+inline constexpr const char* kPushTable = "pushes";
+inline constexpr const char* kUpdateTable = "updates";
+inline constexpr const char* kVersionTable = "versions";
+inline constexpr const char* kUnitArray = "units";
+
+std::string sums_name(const std::string& block);         // "sums/layers.0.mlp"
+std::string push_values_name(const std::string& block);  // "push_values/layers.0.mlp"
+
+std::string payload_name(LogPayload payload);
+
+/// Checksum of all fields of a row but the last one, which holds it.
+template <class Row>
+uint64_t checksum_of(const Row& row) {
+  static_assert(sizeof(Row) % sizeof(uint64_t) == 0);
+  Checksum checksum;
+  checksum.add(&row, sizeof(Row) - sizeof(uint64_t));
+  return checksum.value();
+}
+
+}  // namespace hat

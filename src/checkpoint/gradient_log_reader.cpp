@@ -1,0 +1,271 @@
+#include "hat/checkpoint/gradient_log_reader.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "checkpoint/gradient_log_files.hpp"
+#include "hat/core/error.hpp"
+#include "hat/io/durable.hpp"
+
+namespace hat {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The number in "<prefix>0042<suffix>"; nothing for other names.
+std::optional<int64_t> number_in_name(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() < prefix.size() + suffix.size()) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+/// Folders of attempts, by number.
+std::vector<std::pair<int64_t, fs::path>> attempt_folders(const fs::path& run) {
+  std::vector<std::pair<int64_t, fs::path>> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run / "log", error)) {
+    const auto number = number_in_name(entry.path().filename().string(), "attempt-", "");
+    if (number && entry.is_directory()) folders.emplace_back(*number, entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+/// Files of an attempt, by server and first step, as their names say.
+std::vector<LoggedSegment> segment_files(const fs::path& folder) {
+  std::vector<LoggedSegment> segments;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const size_t dot = name.find('.');
+    if (dot == std::string::npos) continue;
+    const auto server = number_in_name(std::string_view(name).substr(0, dot), "server-", "");
+    const auto step = number_in_name(std::string_view(name).substr(dot), ".step-", ".h5");
+    if (server && step) segments.push_back({.file = entry.path(), .server = *server, .first_step = *step});
+  }
+  std::sort(segments.begin(), segments.end(), [](const LoggedSegment& a, const LoggedSegment& b) {
+    return std::pair(a.server, a.first_step) < std::pair(b.server, b.first_step);
+  });
+  return segments;
+}
+
+LogAttempt header_of(const hdf5::File& file) {
+  const hdf5::Group root = file.root();
+  if (!root.has_attribute("format") || root.text("format") != kLogFormat) {
+    throw InputError(file.path(), "", "is an HDF5 file, but no gradient log");
+  }
+  const auto version = root.number<int64_t>("format_version");
+  if (version != kLogVersion) {
+    throw InputError(file.path(), "format_version", fmt::format("is {}, this program reads {}", version, kLogVersion));
+  }
+  LogAttempt header{.number = root.number<int64_t>("attempt"),
+                    .first_step = root.number<int64_t>("attempt_first_step"),
+                    .servers = root.number<int64_t>("servers"),
+                    .payload = LogPayload::none,
+                    .deck = root.text("deck"),
+                    .vocabulary = root.number<int64_t>("vocabulary"),
+                    .dataset_path = root.text("dataset_path"),
+                    .dataset_identity = root.text("dataset_identity"),
+                    .tokenizer = root.text("tokenizer")};
+  const std::string payload = root.text("payload");
+  bool is_known = false;
+  for (const LogPayload known : {LogPayload::none, LogPayload::metadata, LogPayload::sum, LogPayload::push}) {
+    if (payload_name(known) != payload) continue;
+    header.payload = known;
+    is_known = true;
+  }
+  if (!is_known) {
+    throw InputError(file.path(), "attribute 'payload'", fmt::format("'{}' is unknown", payload));
+  }
+  return header;
+}
+
+void check_values(const std::string& file, const std::string& array, const std::vector<float>& values,
+                  uint64_t expected) {
+  if (checksum_of_values(values) == expected) return;
+  throw InputError(file, array, "is damaged: its checksum is not that of its values");
+}
+
+}  // namespace
+
+GradientLogReader::GradientLogReader(const fs::path& run) {
+  for (const auto& [number, folder] : attempt_folders(run)) {
+    Attempt attempt{.header = {}, .segments = {}};
+    bool has_header = false;
+    for (LoggedSegment& segment : segment_files(folder)) {
+      try {
+        const LogAttempt header = header_of(hdf5::File::open_appended(segment.file));
+        if (!has_header) attempt.header = header;
+        has_header = true;
+        attempt.segments.push_back(std::move(segment));
+      } catch (const InputError& error) {
+        problems_.emplace_back(error.what());
+      }
+    }
+    if (has_header) attempts_.push_back(std::move(attempt));
+  }
+}
+
+const GradientLogReader::Attempt* GradientLogReader::attempt_of(int64_t step) const {
+  for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
+    if (attempt->header.first_step <= step) return &*attempt;
+  }
+  return nullptr;
+}
+
+int64_t GradientLogReader::end_of(const Attempt& attempt) const {
+  int64_t end = std::numeric_limits<int64_t>::max();
+  for (const Attempt& other : attempts_) {
+    if (other.header.number > attempt.header.number) end = std::min(end, other.header.first_step);
+  }
+  return end;
+}
+
+hdf5::File& GradientLogReader::open(const LoggedSegment& segment) {
+  if (!open_ || open_path_ != segment.file) {
+    open_ = std::make_shared<hdf5::File>(hdf5::File::open_appended(segment.file));
+    open_path_ = segment.file;
+  }
+  return *open_;
+}
+
+template <class Row>
+std::vector<Row> GradientLogReader::rows(const Attempt& attempt, int64_t server, int64_t first, int64_t end,
+                                         const char* name) {
+  std::vector<Row> result;
+  for (size_t i = 0; i < attempt.segments.size(); ++i) {
+    const LoggedSegment& segment = attempt.segments[i];
+    if (segment.server != server || segment.first_step >= end) continue;
+    const bool is_last = i + 1 == attempt.segments.size() || attempt.segments[i + 1].server != server;
+    if (!is_last && attempt.segments[i + 1].first_step <= first) continue;
+    try {
+      const hdf5::Table table = open(segment).root().open_table(name, columns_of(static_cast<Row*>(nullptr)));
+      std::vector<Row> read(static_cast<size_t>(table.rows()));
+      table.read(0, table.rows(), read.data());
+      for (const Row& row : read) {
+        if (row.row_checksum != checksum_of(row)) {
+          problems_.push_back(
+              fmt::format("{}: /{}: row {} is damaged", segment.file.string(), name, &row - read.data()));
+          return result;
+        }
+        if (row.step >= first && row.step < end) result.push_back(row);
+      }
+    } catch (const InputError& error) {
+      problems_.emplace_back(error.what());
+      return result;
+    }
+  }
+  return result;
+}
+
+std::vector<LoggedUpdate> GradientLogReader::updates(const Attempt& attempt, int64_t server, int64_t first,
+                                                     int64_t end) {
+  return rows<LoggedUpdate>(attempt, server, first, end, kUpdateTable);
+}
+
+std::vector<LoggedVersion> GradientLogReader::versions(const Attempt& attempt, int64_t server, int64_t first,
+                                                       int64_t end) {
+  return rows<LoggedVersion>(attempt, server, first, end, kVersionTable);
+}
+
+std::vector<GradientLogReader::Push> GradientLogReader::pushes(const Attempt& attempt, int64_t server, int64_t first,
+                                                               int64_t end) {
+  std::vector<Push> result;
+  for (const LoggedPush& row : rows<LoggedPush>(attempt, server, first, end, kPushTable)) {
+    const hdf5::Array array = open(segment_of(attempt, server, row.step)).root().open_array(kUnitArray);
+    Push push{.row = row, .units = std::vector<int64_t>(static_cast<size_t>(row.units))};
+    array.read(row.first_unit, row.units, push.units.data());
+    result.push_back(std::move(push));
+  }
+  return result;
+}
+
+const LoggedSegment& GradientLogReader::segment_of(const Attempt& attempt, int64_t server, int64_t step) const {
+  const LoggedSegment* found = nullptr;
+  for (const LoggedSegment& segment : attempt.segments) {
+    if (segment.server == server && segment.first_step <= step) found = &segment;
+  }
+  if (found == nullptr) {
+    throw Error(fmt::format("attempt {} has no log of step {} of server {}", attempt.header.number, step, server));
+  }
+  return *found;
+}
+
+void GradientLogReader::read(const Attempt& attempt, int64_t server, const LoggedUpdate& update,
+                             std::vector<float>& gradient) {
+  const hdf5::Group root = open(segment_of(attempt, server, update.step)).root();
+  const std::vector<std::string> blocks = root.read_strings("blocks");
+  const hdf5::Array sums = root.open_array(sums_name(blocks.at(static_cast<size_t>(update.block))));
+  if (update.sums_row < 0 || sums.columns() != update.count) {
+    throw InputError(sums.file(), sums.name(), fmt::format("does not hold the gradient of step {}", update.step));
+  }
+  gradient.resize(static_cast<size_t>(update.count));
+  sums.read(update.sums_row, 1, gradient.data());
+  check_values(sums.file(), fmt::format("{} row {}", sums.name(), update.sums_row), gradient, update.values_checksum);
+}
+
+void GradientLogReader::read(const Attempt& attempt, int64_t server, const LoggedPush& push,
+                             std::vector<float>& values) {
+  const hdf5::Group root = open(segment_of(attempt, server, push.step)).root();
+  const std::vector<std::string> blocks = root.read_strings("blocks");
+  const hdf5::Array array = root.open_array(push_values_name(blocks.at(static_cast<size_t>(push.block))));
+  values.resize(static_cast<size_t>(push.count));
+  array.read(push.first_value, push.count, values.data());
+  check_values(array.file(),
+               fmt::format("{} rows {} to {}", array.name(), push.first_value, push.first_value + push.count - 1),
+               values, push.values_checksum);
+}
+
+void clear_log_writers(const fs::path& run) {
+  for (const auto& [number, folder] : attempt_folders(run)) {
+    for (const LoggedSegment& segment : segment_files(folder)) {
+      try {
+        hdf5::File::open(segment.file);
+        continue;  // it was closed
+      } catch (const InputError&) {
+      }
+      try {
+        hdf5::File::clear_writer(segment.file);
+      } catch (const InputError& error) {
+        fmt::print(stderr, "hat: {}\n", error.what());
+      }
+    }
+  }
+}
+
+void prune_log(const fs::path& run, int64_t step) {
+  const auto folders = attempt_folders(run);
+  std::vector<int64_t> first_steps;  // of the attempts, as their files' names say
+  for (const auto& [number, folder] : folders) {
+    int64_t first = std::numeric_limits<int64_t>::max();
+    for (const LoggedSegment& segment : segment_files(folder)) first = std::min(first, segment.first_step);
+    first_steps.push_back(first);
+  }
+  for (size_t a = 0; a < folders.size(); ++a) {
+    const bool is_superseded = std::any_of(first_steps.begin() + static_cast<std::ptrdiff_t>(a) + 1, first_steps.end(),
+                                           [step](int64_t first) { return first <= step; });
+    const std::vector<LoggedSegment> segments = segment_files(folders[a].second);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const bool has_next = i + 1 < segments.size() && segments[i + 1].server == segments[i].server;
+      if (is_superseded || (has_next && segments[i + 1].first_step <= step)) fs::remove(segments[i].file);
+    }
+    if (is_superseded) fs::remove(folders[a].second);
+  }
+}
+
+int64_t next_log_attempt(const fs::path& run) {
+  const auto folders = attempt_folders(run);
+  return folders.empty() ? 1 : folders.back().first + 1;
+}
+
+}  // namespace hat

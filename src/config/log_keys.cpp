@@ -1,0 +1,28 @@
+#include "config/log_keys.hpp"
+
+#include "hat/config/checks.hpp"
+
+namespace hat {
+
+void add_log_keys(OptionSet& options, LogConfig& log) {
+  options.add_named<LogPayload>(
+      "log.payload", log.payload,
+      {{"none", LogPayload::none},
+       {"metadata", LogPayload::metadata},
+       {"sum", LogPayload::sum},
+       {"push", LogPayload::push}},
+      "The gradient log, from which a run that was killed continues at its last committed step: the sums that the "
+      "optimizer consumed (parameters x 4 bytes a step), also the bytes of every push, only what happened (metadata, "
+      "from which a run continues at its newest checkpoint), or no log");
+  options.add_named<LogDurability>(
+      "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
+      "When a version may be published: once what produced it is on disk (fsync), or at once, with an fsync every "
+      "log.interval_s seconds: then a crash of the machine, though not of the job, may lose that much");
+  options.add("log.interval_s", log.interval_s, "Seconds between fsyncs with log.durability = interval")
+      ->check(real_in(0.001, 3600));
+  options.add_named<LogKeep>(
+      "log.keep", log.keep, {{"recovery", LogKeep::recovery}, {"all", LogKeep::all}},
+      "Whether log files are removed that complete checkpoints have made unnecessary, or all are kept for a replay");
+}
+
+}  // namespace hat
