@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,6 +12,9 @@
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/config/deck_schema.hpp"
+#include "hat/core/clock.hpp"
+#include "hat/core/stop_signal.hpp"
+#include "hat/core/watchdog.hpp"
 
 namespace hat {
 
@@ -24,17 +31,43 @@ void continue_where_the_deck_lies(OptionSet& options, const Deck& deck, const st
   options.set("output", run.string(), deck_file->string());
 }
 
-ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
-  MpiEnvironment mpi;
-  const Communicator world = Communicator::world();
-  const ExitCode code = on_all_ranks(world, [&] {
-    refuse_accidental_singleton();
+/// MPI_Init is watched with the deck's time-out, so the deck is read before it; what is wrong with it is told behind
+/// it.
+std::exception_ptr load(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
+  try {
     options.load(deck_file);
     continue_where_the_deck_lies(options, deck, deck_file);
     resolve_presets(options, deck);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
+  const double begin_s = now_s();
+  catch_stop_signals();
+  const std::exception_ptr problem = load(options, deck, deck_file);
+  const int rank = rank_told_by_launcher();
+  Watchdog watchdog(fmt::format("rank {}", rank));
+  watchdog.set_last_word([rank](const std::string& line) {
+    let_lower_ranks_speak(rank);
+    fmt::print(stderr, "hat: {}\n", line);
+    return static_cast<int>(ExitCode::failure);
   });
-  if (code != ExitCode::success) return code;
-  return run_training(world, deck, options.effective(), nullptr);
+  watchdog.enter("MPI_Init", start_patience_s(deck));
+  MpiEnvironment mpi;
+  const Communicator world = Communicator::world();
+  watchdog.enter("reading the deck on all ranks", start_patience_s(deck));
+  ExitCode code = on_all_ranks(world, [&] {
+    refuse_accidental_singleton();
+    if (problem) std::rethrow_exception(problem);
+  });
+  if (code == ExitCode::success) {
+    code = run_training(world, deck, options.effective(), {.watchdog = &watchdog, .begin_s = begin_s});
+  }
+  watchdog.enter("MPI_Finalize", start_patience_s(deck));
+  return code;
 }
 
 }  // namespace
@@ -47,6 +80,8 @@ CommandBody add_train(CLI::App& app) {
       "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
       "deck.\nOf keys that exclude each other (batch_tokens, batch_sequences; train.steps, train.tokens, train.epochs) "
       "the one set nearest to the command line counts.\n"
+      "SIGTERM or SIGUSR1 on any rank, or the end of the time (time_limit, Slurm), stops a run with a checkpoint: exit code 0, "
+      "status.json says \"stopped\"\nand why; --resume continues it.\n"
       "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false.");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();

@@ -15,6 +15,7 @@
 #include "commands/memory_plan.hpp"
 #include "commands/rank_trace.hpp"
 #include "commands/recovery.hpp"
+#include "commands/run_deadline.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/comm/backoff.hpp"
@@ -23,7 +24,9 @@
 #include "hat/comm/mailbox.hpp"
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/commands/generation.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/proc.hpp"
+#include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/node_slots.hpp"
@@ -56,7 +59,41 @@ struct Setup {
   int64_t fewest_cores = 0;    ///< that a worker may use
   int server = -1;             ///< number of this rank's server, or -1
   int worker = -1;
+  Watchdog* watchdog = nullptr;
+
+  /// The collectives from here on. `file_bytes`: what some rank reads or writes meanwhile.
+  void enter(const char* phase, int64_t file_bytes = 0) const {
+    constexpr double kSlowestDisk = 10e6;  // bytes/s
+    if (watchdog == nullptr) return;
+    watchdog->enter(phase, start_patience_s(plan.deck) + static_cast<double>(file_bytes) / kSlowestDisk);
+  }
+  /// What comes has its own time-outs.
+  void leave() const {
+    if (watchdog != nullptr) watchdog->leave();
+  }
 };
+
+/// Bytes of all files in a folder, or of a file; 0 where that cannot be seen.
+int64_t bytes_of_files(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error))
+    return static_cast<int64_t>(std::filesystem::file_size(path, error));
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
+/// Of the checkpoints, or the log, of a run.
+int64_t bytes_in_folders(const std::filesystem::path& run, const char* name) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& folder : std::filesystem::directory_iterator(run / name, error)) {
+    bytes += bytes_of_files(folder.path());
+  }
+  return bytes;
+}
 
 int position_of(const std::vector<int>& ranks, int rank) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
@@ -275,6 +312,8 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   warn_of_slow_devices(plan);
+  const std::string limit = describe_deadline(plan.deadline);
+  if (!limit.empty()) fmt::print("{}\n", limit);
   std::fflush(stdout);
 }
 
@@ -339,6 +378,7 @@ void describe_links(const RunPlan& plan) {
 /// The run itself: a window for the parameters, then each rank lives its role.
 void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
   const RunPlan& plan = setup.plan;
+  setup.enter("making the windows for parameters");
   RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
   std::optional<EnergyCounter> energy;
   if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
@@ -351,10 +391,12 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   std::optional<NodeSlots> node_slots;
   if (shares) node_slots.emplace(plan, sharers);
   if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
+  setup.enter("measuring links between workers");
   if (plan.forms_gangs()) {
     setup.plan.links = links_of(plan, world, workers, setup.worker >= 0);
     if (setup.server == 0) describe_links(plan);
   }
+  setup.enter("filling in start values", setup.checkpoint ? bytes_of_files(setup.checkpoint->folder()) : 0);
   std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
@@ -362,12 +404,15 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   }
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
+  setup.leave();
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
     // Everybody waits for the sample: of a large model it is shorter rather than late.
-    const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters) {
+    const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters,
+                                        const std::function<bool()>& goes_on) {
+      const double end_s = now_s() + plan.deck.timeout_s / 4;
       return generate_text(model, parameters, setup.dataset->tokenizer(), sample.prompt, sample.tokens,
-                           sample.temperature, plan.deck.seed, plan.deck.timeout_s / 4);
+                           sample.temperature, plan.deck.seed, [&] { return goes_on() && now_s() < end_s; });
     };
     std::function<void()> own_server;
     if (server) own_server = [&] { server->progress(); };
@@ -396,6 +441,34 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   hears();
   trace.write();
   if (setup.server == 0) server->mark_finished();
+  if (setup.watchdog != nullptr) {  // nothing of the run is lost any more
+    setup.watchdog->set_last_word([](const std::string& line) {
+      fmt::print(stderr, "hat: {}; all files of the run are complete\n", line);
+      return static_cast<int>(ExitCode::success);
+    });
+  }
+  setup.enter("freeing the windows for parameters");
+}
+
+/// Where the reason goes once there is a run folder. Returns the exit code.
+ExitCode tell_failure(const std::filesystem::path& run, int rank, const std::string& line, const std::string& note) {
+  if (may_tell_failure(run, rank)) {
+    fmt::print(stderr, "hat: {}{}\n", line, note);
+    std::fflush(stderr);
+    note_failure(run, line);
+  }
+  return ExitCode::failure;
+}
+
+/// Before there is a run folder: whether some rank has been asked to stop. Collective. The first one says so.
+bool is_stopped(const Communicator& world) {
+  const int64_t priority = stop_signal() == 0 ? 0 : world.size() - world.rank();
+  const int64_t first = world.all_reduce_max(priority);
+  if (first > 0 && priority == first) {
+    fmt::print("stopped before the run began, nothing was written: {} on rank {}\n", signal_name(stop_signal()),
+               world.rank());
+  }
+  return first > 0;
 }
 
 /// Number of this start in the gradient log. Without a payload a log of an earlier start still needs to be told that
@@ -414,14 +487,25 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
 
 }  // namespace
 
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result,
-                      const std::string& failure_note) {
-  const std::vector<int> node_of_rank = world.node_of_rank();
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text,
+                      const RunSurroundings& surroundings) {
   Setup setup;
+  setup.watchdog = surroundings.watchdog;
+  setup.plan.deck = deck;
+  const int64_t files =
+      bytes_of_files(deck.data.path) + (deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
+  setup.enter("comparing decks of all ranks");
+  const std::vector<int> node_of_rank = world.node_of_rank();
   const std::string first_deck = world.broadcast(deck_text, 0);
   ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
-  if (code == ExitCode::success && deck.resume) code = recover_run(world, deck.output);
+  if (code == ExitCode::success && deck.resume) {
+    // Replaying is slower than reading: ten times the time.
+    setup.enter("recovering from the gradient log",
+                10 * (bytes_in_folders(deck.output, "checkpoints") + bytes_in_folders(deck.output, "log")));
+    code = recover_run(world, deck.output);
+  }
   if (code != ExitCode::success) return code;
+  setup.enter("checking deck and data on all ranks", files);
   code = on_all_ranks(world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); });
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
@@ -432,27 +516,34 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     }
     return ExitCode::success;
   }
+  setup.enter("measuring what ranks can do");
   code = choose_compute(world, node_of_rank, setup);
-  if (code != ExitCode::success) return code;
+  if (code != ExitCode::success || is_stopped(world)) return code;
+  setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
+  if (setup.server == 0 && surroundings.begin_s) {
+    setup.plan.deadline = run_deadline(setup.plan.deck, *surroundings.begin_s);
+  }
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
     if (setup.server == 0) setup.plan.log_attempt = log_attempt(setup.plan.deck);
   });
   setup.plan.log_attempt = world.all_reduce_max(setup.plan.log_attempt);
   if (code != ExitCode::success) return code;
+  if (setup.watchdog != nullptr) {
+    setup.watchdog->set_last_word([run = setup.plan.deck.output, rank = world.rank()](const std::string& line) {
+      return static_cast<int>(tell_failure(run, rank, line, ""));
+    });
+  }
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world, node_of_rank, result);
+    run_roles(setup, world, node_of_rank, surroundings.result);
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
-    if (may_tell_failure(setup.plan.deck.output, world.rank())) {
-      const std::string line =
-          fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
-      fmt::print(stderr, "hat: {}{}\n", line, failure_note);
-      std::fflush(stderr);
-      note_failure(setup.plan.deck.output, line);
-    }
-    abort_all_ranks(static_cast<int>(ExitCode::failure));
+    const std::string line =
+        fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
+    const ExitCode failure = tell_failure(setup.plan.deck.output, world.rank(), line, surroundings.failure_note);
+    setup.enter("MPI_Abort");
+    abort_all_ranks(static_cast<int>(failure));
   }
   return ExitCode::success;
 }

@@ -90,7 +90,41 @@ int64_t Ledger::next_pause(int64_t after) const {
   return pause;
 }
 
+/// One behind the last step of which a unit is leased, or which a worker was told to have no unit of: that one may have
+/// entered the step's rings, which then have to come to their end. (A step is open before it is known who takes units
+/// of it.)
+int64_t Ledger::first_step_not_begun() const {
+  int64_t end = run_.committed;
+  if (options_.staleness != kUnbounded) {
+    for (const WorkerState& worker : run_.workers) end = std::max(end, worker.first_step);
+  }
+  for (auto step = steps_.rbegin(); step != steps_.rend() && step->first >= end; ++step) {
+    const bool is_leased =
+        std::ranges::any_of(step->second.units, [](const auto& unit) { return unit.second.state != UnitState::free; });
+    if (is_leased) return step->first + 1;
+  }
+  return end;
+}
+
+int64_t Ledger::stop() {
+  if (stopped_ || phase_ == Phase::finished) return options_.end_step;
+  stopped_ = true;
+  const int64_t end = first_step_not_begun();
+  steps_.erase(steps_.lower_bound(end), steps_.end());
+  run_.free.erase(run_.free.lower_bound(end), run_.free.end());
+  for (WorkerState& worker : run_.workers) {  // of gangs that will not come together
+    std::erase_if(worker.reserved, [&](const Assigned& range) { return range.step >= end; });
+  }
+  options_.end_step = pause_ = end;
+  advance_phase();
+  return end;
+}
+
 void Ledger::advance_phase() {
+  if (stopped_) {
+    if (run_.committed == options_.end_step) phase_ = Phase::finished;
+    return;
+  }
   if (phase_ == Phase::training && run_.committed == pause_) {
     const bool due = pause_ == options_.first_step || pause_ == options_.end_step ||
                      (options_.evaluate_every > 0 && pause_ % options_.evaluate_every == 0);

@@ -42,6 +42,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
       start_s_(now_s()),
       interval_start_s_(start_s_),
       last_step_s_(start_s_),
+      end_step_(plan.end_step),
       blocks_(plan),
       metrics_(run_ / "metrics.jsonl"),
       run_metrics_(plan) {
@@ -57,14 +58,15 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"precision", plan_.compute.arithmetic == Element::fp32 ? "fp32" : "bf16"},
                        {"revision", build_info().revision}}
                       .dump());
-  write_status("running");
+  write_status({{"status", "running"}});
 }
 
 double RunLog::seconds() const { return now_s() - start_s_; }
 
-void RunLog::write_status(const std::string& status) {
-  write_file_durably(run_ / "status.json",
-                     json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
+void RunLog::write_status(json status) {
+  status["end_step"] = plan_.end_step;
+  status["seconds"] = seconds();
+  write_file_durably(run_ / "status.json", status.dump(2) + "\n");
 }
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
@@ -94,7 +96,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
   metrics_.append(line.dump());
   run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
   last_step_s_ = now_s();
-  if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
+  if (done % plan_.deck.log_every != 0 && done != end_step_) return;
   const double now = now_s();
   const AccountReading time = run_metrics_.take_interval();
   say(
@@ -346,9 +348,26 @@ void RunLog::say_files() const {
                     (last_checkpoint_ / "checkpoint.h5").string()));
     say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
+  if (end_step_ < plan_.end_step) {
+    say(fmt::format("continue it:     mpirun -n {} {} train {} --resume", plan_.roles.servers() + plan_.roles.workers(),
+                    program_invocation_name, (run_ / "deck.toml").string()));
+  }
 }
 
-void RunLog::mark_finished() { write_status("finished"); }
+void RunLog::stopping(int64_t steps, const std::string& reason) {
+  end_step_ = steps;
+  run_metrics_.end_at(steps);
+  metrics_.append(json{{"kind", "stop"}, {"step", steps}, {"reason", reason}, {"seconds", seconds()}}.dump());
+  say(fmt::format("stopping after {} steps of {}: {}", steps, plan_.end_step, reason));
+}
+
+void RunLog::mark_ended(const std::optional<std::string>& stop_reason) {
+  if (stop_reason) {
+    write_status({{"status", "stopped"}, {"reason", *stop_reason}, {"step", end_step_}});
+  } else {
+    write_status({{"status", "finished"}});
+  }
+}
 
 RunResult RunLog::result() const {
   RunResult result{.steps = step_points_,

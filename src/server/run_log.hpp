@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ namespace hat {
 ///               recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
+///   stop        step (number of steps that the run ends after, early), reason, seconds
 ///   worker      worker, seconds by activity, tokens, units;
 ///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, exchanged_bytes
 ///               (sent in gangs), pulls_skipped (blocks that had not changed or were on the node already),
@@ -64,8 +67,10 @@ class RunLog {
   void close_files();
   /// Where the files are: when they are closed.
   void say_files() const;
-  /// Status "finished": when all files of the run are there, the trace too.
-  void mark_finished();
+  /// The run will end early, after so many steps.
+  void stopping(int64_t steps, const std::string& reason);
+  /// Status "finished", or "stopped" with the reason: when all files of the run are there, the trace too.
+  void mark_ended(const std::optional<std::string>& stop_reason);
   /// All of it so far; complete after say_summary().
   RunResult result() const;
 
@@ -76,7 +81,7 @@ class RunLog {
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;
-  void write_status(const std::string& status);
+  void write_status(nlohmann::json status);
   double seconds() const;
 
   const RunPlan& plan_;
@@ -94,6 +99,7 @@ class RunLog {
   int64_t gang_members_ = 0;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
+  int64_t end_step_;  // the plan's, or where the run stops early
   std::vector<RunResult::StepPoint> step_points_;
   std::vector<double> evaluation_seconds_;
   BlockLog blocks_;

@@ -17,6 +17,8 @@ class Snapshot {
  public:
   Snapshot(const RunPlan& plan, int server);
 
+  /// A checkpoint is due after `steps` steps as well.
+  void also_at(int64_t steps) { also_ = steps; }
   /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then.
   void part_at_step(Shard& shard, int64_t part, int64_t steps);
 
@@ -41,6 +43,7 @@ class Snapshot {
   const RunPlan& plan_;
   int server_;
   int64_t parts_;                   // of this server
+  int64_t also_ = -1;               // where a run stops early
   std::map<int64_t, Copy> copies_;  // by steps, not all parts there yet
   std::vector<std::future<CheckpointWritten>> writing_;
   BackgroundThread thread_;

@@ -65,11 +65,18 @@ class Ledger {
   void completed(int64_t completion, int64_t step, double now_s = 0);
   void group_evaluated(const EvaluationReport& report);
 
+  /// Ends training early: nothing is leased any more but the rest of the steps that are under way. Returns
+  /// the steps that will then be done; the ledger is finished once they are committed, without an evaluation (one that
+  /// is under way is given up). Without effect once the ledger is finished or stopped.
+  int64_t stop();
+
   /// Steps committed and evaluations finished since the last call, in order.
   std::vector<StepResult> take_steps();
   std::vector<EvaluationResult> take_evaluations();
 
   int64_t committed_steps() const { return run_.committed; }
+  /// Steps that are begun and not committed: what `stop` would still wait for.
+  int64_t steps_under_way() const { return first_step_not_begun() - run_.committed; }
   /// Target tokens of a step that is open: some unit of it is leased, and it is not committed.
   int64_t step_tokens(int64_t step) const;
   /// Completions that the oldest step that is not committed lacks; for the message of a time-out.
@@ -118,6 +125,7 @@ class Ledger {
   Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
   void commit_complete_steps(double now_s);
   void advance_phase();
+  int64_t first_step_not_begun() const;
   int64_t next_pause(int64_t after) const;
   Lease lease_training(int64_t worker, double now_s);
   Lease lease_evaluation();
@@ -142,6 +150,7 @@ class Ledger {
   SplitTrial trial_;
   Phase phase_;
   int64_t pause_;  // no step from here on is leased before everything below is committed
+  bool stopped_ = false;
   int64_t next_unit_ = 0;
   int64_t next_gang_ = 0;
   std::map<int64_t, OpenStep> steps_;

@@ -16,8 +16,9 @@ namespace hat {
 /// One worker: leases units, pulls parameters, computes, sends gradients, until the ledger says that it is finished.
 class Worker {
  public:
-  /// Text generated with the trained model, for the summary.
-  using Sampler = std::function<std::string(Transformer&, const ParameterPointers&)>;
+  /// Text generated with the trained model, for the summary. Asks `goes_on` before every token whether to end early.
+  using Sampler =
+      std::function<std::string(Transformer&, const ParameterPointers&, const std::function<bool()>& goes_on)>;
 
   /// `workers`: communicator of all workers, for rings. `node_slots`: parameters kept
   /// together with other workers, or nullptr. `own_server`: called whenever the worker has a moment; on a
