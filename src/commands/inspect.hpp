@@ -17,7 +17,8 @@ struct Inspection {
 
 enum class ReadContents { no, yes };
 
-/// `contents`: whether to read all tokens, or all values of all checkpoints and logs, and compare them with their checksums.
+/// `contents`: whether to read all tokens, or all values of all checkpoints and logs, and compare them with their
+/// checksums.
 Inspection inspect_dataset(const std::filesystem::path& path, ReadContents contents);
 Inspection inspect_checkpoint(const std::filesystem::path& path);
 Inspection inspect_run(const std::filesystem::path& run, ReadContents contents);
