@@ -7,6 +7,7 @@
 #include "checkpoint/gradient_log_files.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/io/durable.hpp"
 
 namespace hat {
@@ -274,6 +275,7 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
         break;
     }
   }
+  if (!batch.empty()) fault_point(FaultPoint::log);
   for (auto& [first, segment] : segments_) {
     write_rows(*segment);
     segment->file.flush();

@@ -17,6 +17,7 @@
 #include "hat/commands/commands.hpp"
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/clock.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/core/watchdog.hpp"
 
@@ -109,6 +110,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
   catch_stop_signals();
   const std::exception_ptr problem = load(options, deck, deck_file);
   const int rank = rank_told_by_launcher();
+  set_fault(deck.fault, rank);
   Watchdog watchdog(fmt::format("rank {}", rank));
   watchdog.set_last_word([rank](const std::string& line) {
     let_lower_ranks_speak(rank);

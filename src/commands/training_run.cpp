@@ -26,6 +26,7 @@
 #include "hat/comm/rank_watch.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/core/clock.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
@@ -454,6 +455,7 @@ void live(RoleLife& life, Setup& setup, const Communicator& world, const std::ve
       backoff.pause();
     }
   }
+  fault_point(FaultPoint::shutdown);
   if (surroundings.result != nullptr && setup.server == 0) *surroundings.result = life.server->result();
   // Some say that they are there to one that has ended: while the last checkpoint is written, for instance.
   const auto hears = [&world, look_after_ranks] {
@@ -580,6 +582,7 @@ ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, c
   setup.enter("measuring what ranks can do");
   code = choose_compute(world, node_of_rank, setup);
   if (code != ExitCode::success || is_stopped(world)) return code;
+  fault_point(FaultPoint::start);
   setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
   if (setup.server == 0 && surroundings.begin_s) {
     setup.plan.deadline = run_deadline(setup.plan.deck, *surroundings.begin_s);

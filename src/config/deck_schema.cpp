@@ -9,6 +9,7 @@
 
 #include "config/delay_keys.hpp"
 #include "config/emulation_keys.hpp"
+#include "config/fault_keys.hpp"
 #include "config/gang_keys.hpp"
 #include "config/log_keys.hpp"
 #include "config/mode_change.hpp"
@@ -475,6 +476,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_cutting_keys(options, deck.cutting);
   add_gang_keys(options, deck.gang);
   add_log_keys(options, deck.log);
+  add_fault_keys(options, deck.fault);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
   add_sensitivity_keys(options, deck.sensitivity);

@@ -6,6 +6,7 @@
 
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/gradient/staleness_limit.hpp"
 #include "hat/kernels/operations.hpp"
 #include "hat/optimizer/schedule.hpp"
@@ -277,6 +278,7 @@ std::shared_ptr<const std::vector<float>> Shard::remedied_gradient(const Update&
 }
 
 void Shard::update_piece(Update& update) {
+  fault_point(FaultPoint::update);
   PartState& part = *update.part;
   const int64_t version = part.slots.latest();
   if (update.next_piece == 0) update.begin_s = now_s();
@@ -312,6 +314,7 @@ bool Shard::progress() {
 void Shard::finish(Update& update) {
   PartState& part = *update.part;
   const int64_t version = part.slots.latest() + 1;
+  fault_point(FaultPoint::publish);
   const double publish_s = now_s();
   part.has_update_under_way = false;
   if (part.prediction) part.prediction->publish(version, update.travel_s);

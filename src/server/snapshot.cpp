@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "hat/core/fault.hpp"
+
 namespace hat {
 
 Snapshot::Snapshot(const RunPlan& plan, int server)
@@ -27,6 +29,7 @@ void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
   auto whole = std::make_shared<Copy>(std::move(copy));
   copies_.erase(steps);
   writing_.push_back(thread_.submit([run = std::filesystem::path(plan_.deck.output), whole] {
+    fault_point(FaultPoint::checkpoint);
     const CheckpointWritten& message = whole->message;
     write_server_file(checkpoint_folder(run, message.step), message.server, message.step, whole->slices);
     return message;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "hat/core/fault.hpp"
 #include "hat/kernels/operations.hpp"
 
 namespace hat {
@@ -57,6 +58,7 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
   Buffer& buffer = at(block);
   buffer.sent = true;
   if (sketch_) mailbox_.post(*std::exchange(sketch_, std::nullopt), plan_.roles.rank_of_server[0], MailTag::to_server);
+  if (barriers_.is_barrier(block, step)) fault_point(FaultPoint::barrier);
   if (barriers_.uses_ring(block, step)) {
     start_ring(block, step, generation);
     return;
@@ -114,6 +116,7 @@ void GradientSender::enter_rings_with_zeros(int64_t step) {
 }
 
 void GradientSender::push(int64_t block, Range range, PushHeader header) {
+  fault_point(FaultPoint::push);
   for (const int64_t index : plan_.shards.parts_of_block[static_cast<size_t>(block)]) {
     const Part& part = plan_.shards.parts[static_cast<size_t>(index)];
     const int64_t begin = std::max(range.begin, part.begin);

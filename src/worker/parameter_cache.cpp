@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "hat/core/fault.hpp"
+
 namespace hat {
 
 ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device& device, const Window& window,
@@ -46,6 +48,7 @@ std::optional<size_t> ParameterCache::Block::spare_copy() const {
 }
 
 SlotPull ParameterCache::start_pull(int64_t index, Need need, float* values) {
+  fault_point(FaultPoint::pull);
   const Block& block = blocks_[static_cast<size_t>(index)];
   std::vector<SlotPull::Target> targets;
   for (const int64_t part : plan_.shards.parts_of_block[static_cast<size_t>(index)]) {

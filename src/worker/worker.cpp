@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 
+#include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/kernels/operations.hpp"
@@ -340,6 +341,7 @@ void Worker::Impl::expect_next_step(int64_t block) {
 }
 
 void Worker::Impl::before_backward() {
+  fault_point(FaultPoint::compute);
   trace.pass_ends();
   const auto head = static_cast<int64_t>(parameters.size()) - 1;
   left = head + 1;

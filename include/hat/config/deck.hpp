@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hat/config/emulation.hpp"
+#include "hat/core/fault.hpp"
 
 namespace hat {
 
@@ -219,6 +220,7 @@ struct Deck {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   LogConfig log;
+  FaultConfig fault;
   SampleConfig sample;
   TraceConfig trace;
   EmulationConfig emulation;
