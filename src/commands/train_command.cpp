@@ -80,7 +80,8 @@ CommandBody add_train(CLI::App& app) {
       "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
       "deck.\nOf keys that exclude each other (batch_tokens, batch_sequences; train.steps, train.tokens, train.epochs) "
       "the one set nearest to the command line counts.\n"
-      "SIGTERM or SIGUSR1 on any rank, or the end of the time (time_limit, Slurm), stops a run with a checkpoint: exit code 0, "
+      "SIGTERM or SIGUSR1 on any rank, or the end of the time (time_limit, Slurm), stops a run with a checkpoint: exit "
+      "code 0, "
       "status.json says \"stopped\"\nand why; --resume continues it.\n"
       "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false.");
   auto deck = std::make_shared<Deck>();

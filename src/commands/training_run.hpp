@@ -15,7 +15,8 @@ struct RunSurroundings {
   RunResult* result = nullptr;    ///< filled on the rank of server 0, which is rank 0 of `world`; null: nobody needs it
   std::string failure_note = {};  ///< put behind the line that says why a run failed
   Watchdog* watchdog = nullptr;   ///< ends this process when a collective hangs; null: nobody does
-  std::optional<double> begin_s = {};  ///< of the process, by now_s(): its time limit counts from there; empty: it has none
+  std::optional<double> begin_s =
+      {};  ///< of the process, by now_s(): its time limit counts from there; empty: it has none
 };
 
 /// One training on all ranks of `world`, from the first check to the closed run folder. Collective; may be called
