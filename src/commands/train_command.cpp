@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -8,8 +10,10 @@
 #include <string>
 
 #include "commands/all_ranks.hpp"
+#include "commands/run_folder.hpp"
 #include "commands/training_run.hpp"
 #include "hat/comm/mpi_environment.hpp"
+#include "hat/comm/rank_watch.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/clock.hpp"
@@ -44,6 +48,62 @@ std::exception_ptr load(OptionSet& options, Deck& deck, const std::optional<fs::
   return nullptr;
 }
 
+/// A run, on fewer and fewer ranks if some are lost on the way and the launcher spares the others.
+class Survival {
+ public:
+  Survival(const Communicator& world, Watchdog& watchdog) : world_(&world), watchdog_(watchdog) {}
+
+  ExitCode run(Deck deck, const std::string& deck_text, double begin_s) {
+    while (true) {
+      std::unique_ptr<RankWatch> watch;
+      if (launcher_spares_survivors() && world_->size() > 1) {
+        watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
+        watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
+      }
+      try {
+        return run_training(*world_, deck, deck_text,
+                            {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s});
+      } catch (const RankLost& lost) {
+        regroup_after(lost, *watch, deck);
+        (void)watch.release();  // what the ranks were doing still refers to it
+        deck.resume = true;
+        deck.servers = std::min<int64_t>(deck.servers, std::max(1, world_->size() - 1));
+      }
+    }
+  }
+
+  /// MPI_Finalize would wait for the dead, as would freeing what they had a part in.
+  [[noreturn]] static void leave(ExitCode code) {
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(code));
+  }
+  bool has_lost_ranks() const { return has_lost_ranks_; }
+
+ private:
+  static constexpr double kFrozenAfter_s = 10;
+
+  void regroup_after(const RankLost& lost, RankWatch& watch, const Deck& deck) {
+    has_lost_ranks_ = true;
+    const double begin_s = now_s();
+    if (has_failed(deck.output)) leave(ExitCode::failure);  // it did not die: it told why it cannot go on
+    watchdog_.enter("finding the other survivors", start_patience_s(deck));
+    try {
+      world_ = new Communicator(regroup(*world_, watch, lost.ranks(), deck.timeout_s));  // never freed
+    } catch (const Error& error) {
+      fmt::print(stderr, "hat: {}; {}\n", lost.what(), error.what());
+      leave(ExitCode::failure);
+    }
+    if (world_->rank() != 0) return;
+    fmt::print("{}; the run goes on with the other {} rank{} (they were together after {:.1f} s)\n", lost.what(),
+               world_->size(), world_->size() == 1 ? "" : "s", now_s() - begin_s);
+    std::fflush(stdout);
+  }
+
+  const Communicator* world_;
+  Watchdog& watchdog_;
+  bool has_lost_ranks_ = false;
+};
+
 ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
   const double begin_s = now_s();
   catch_stop_signals();
@@ -64,7 +124,9 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
     if (problem) std::rethrow_exception(problem);
   });
   if (code == ExitCode::success) {
-    code = run_training(world, deck, options.effective(), {.watchdog = &watchdog, .begin_s = begin_s});
+    Survival survival(world, watchdog);
+    code = survival.run(deck, options.effective(), begin_s);
+    if (survival.has_lost_ranks()) Survival::leave(code);
   }
   watchdog.enter("MPI_Finalize", start_patience_s(deck));
   return code;

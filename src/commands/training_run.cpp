@@ -23,6 +23,7 @@
 #include "hat/comm/emulated_network.hpp"
 #include "hat/comm/mailbox.hpp"
 #include "hat/comm/mpi_environment.hpp"
+#include "hat/comm/rank_watch.hpp"
 #include "hat/commands/generation.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/proc.hpp"
@@ -85,10 +86,11 @@ int64_t bytes_of_files(const std::filesystem::path& path) {
   return bytes;
 }
 
-int64_t bytes_of_checkpoints(const std::filesystem::path& run) {
+/// Of the checkpoints, or the log, of a run.
+int64_t bytes_in_folders(const std::filesystem::path& run, const char* name) {
   int64_t bytes = 0;
   std::error_code error;
-  for (const auto& folder : std::filesystem::directory_iterator(run / "checkpoints", error)) {
+  for (const auto& folder : std::filesystem::directory_iterator(run / name, error)) {
     bytes += bytes_of_files(folder.path());
   }
   return bytes;
@@ -374,62 +376,88 @@ void describe_links(const RunPlan& plan) {
   std::fflush(stdout);
 }
 
+/// What a rank has while it lives its role. Where a rank of the run was lost it is left as it is: messages may still
+/// arrive in its memory, and freeing windows and communicators would wait for the dead.
+struct RoleLife {
+  std::unique_ptr<RankTrace> trace = nullptr;
+  std::optional<EnergyCounter> energy = {};
+  std::unique_ptr<EmulatedNetwork> network = nullptr;
+  std::unique_ptr<Window> window = nullptr;
+  std::optional<Communicator> workers = {};
+  std::optional<Communicator> sharers = {};
+  std::optional<NodeSlots> node_slots = {};
+  std::unique_ptr<Server> server = nullptr;
+  std::unique_ptr<Worker> worker = nullptr;
+};
+
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
+void live(RoleLife& life, Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
+          const RunSurroundings& surroundings) {
   const RunPlan& plan = setup.plan;
   setup.enter("making the windows for parameters");
-  RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
-  std::optional<EnergyCounter> energy;
-  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
+  life.trace = std::make_unique<RankTrace>(plan, world, node_of_rank, setup.server, setup.worker);
+  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) life.energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
-  const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
-  const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
-  const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  life.network = emulate_network(plan, world);
+  life.window = std::make_unique<Window>(
+      world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
+  life.workers = world.split(setup.worker >= 0 ? 0 : -1);
   const bool shares = setup.worker >= 0 && plan.pull_sharers(setup.worker) > 1;
-  const Communicator sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
-  std::optional<NodeSlots> node_slots;
-  if (shares) node_slots.emplace(plan, sharers);
-  if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
+  life.sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
+  if (shares) life.node_slots.emplace(plan, *life.sharers);
+  if (life.network && setup.worker >= 0) life.workers->charge_transfers_to(*life.network);
   setup.enter("measuring links between workers");
   if (plan.forms_gangs()) {
-    setup.plan.links = links_of(plan, world, workers, setup.worker >= 0);
+    setup.plan.links = links_of(plan, world, *life.workers, setup.worker >= 0);
     if (setup.server == 0) describe_links(plan);
   }
   setup.enter("filling in start values", setup.checkpoint ? bytes_of_files(setup.checkpoint->folder()) : 0);
-  std::unique_ptr<Server> server;
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
-    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint, trace.of_server());
+    life.server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, *life.window, checkpoint,
+                                           life.trace->of_server());
   }
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
   setup.leave();
+  const auto look_after_ranks = [&surroundings] {
+    if (surroundings.watch != nullptr) surroundings.watch->check();
+  };
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
     // Everybody waits for the sample: of a large model it is shorter rather than late.
-    const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters,
-                                        const std::function<bool()>& goes_on) {
+    const Worker::Sampler sampler = [&setup, &plan, &sample](Transformer& model, const ParameterPointers& parameters,
+                                                             const std::function<bool()>& goes_on) {
       const double end_s = now_s() + plan.deck.timeout_s / 4;
       return generate_text(model, parameters, setup.dataset->tokenizer(), sample.prompt, sample.tokens,
                            sample.temperature, plan.deck.seed, [&] { return goes_on() && now_s() < end_s; });
     };
-    std::function<void()> own_server;
-    if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, node_slots ? &*node_slots : nullptr, own_server,
-           sampler, before, trace.of_worker(), energy ? &*energy : nullptr)
-        .run();
+    std::function<void()> beside;
+    if (life.server || surroundings.watch != nullptr) {
+      beside = [look_after_ranks, server = life.server.get()] {
+        look_after_ranks();
+        if (server != nullptr) server->progress();
+      };
+    }
+    life.worker = std::make_unique<Worker>(plan, setup.worker, *setup.dataset, world, *life.workers, *life.window,
+                                           life.node_slots ? &*life.node_slots : nullptr, beside, sampler, before,
+                                           life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
+    life.worker->run();
+    life.worker.reset();
   }
   Backoff backoff;
-  while (server && !server->finished()) {
-    if (server->progress()) {
+  while (life.server && !life.server->finished()) {
+    look_after_ranks();
+    if (life.server->progress()) {
       backoff.reset();
     } else {
       backoff.pause();
     }
   }
-  if (result != nullptr && setup.server == 0) *result = server->result();
+  if (surroundings.result != nullptr && setup.server == 0) *surroundings.result = life.server->result();
   // Some say that they are there to one that has ended: while the last checkpoint is written, for instance.
-  const auto hears = [&world] {
+  const auto hears = [&world, look_after_ranks] {
+    look_after_ranks();
     bool any = false;
     for (const MailTag tag : {MailTag::to_worker, MailTag::to_server}) {
       while (world.try_receive(static_cast<int>(tag))) any = true;
@@ -438,8 +466,8 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   };
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end", hears);
   hears();
-  trace.write();
-  if (setup.server == 0) server->mark_finished();
+  life.trace->write();
+  if (setup.server == 0) life.server->mark_finished();
   if (setup.watchdog != nullptr) {  // nothing of the run is lost any more
     setup.watchdog->set_last_word([](const std::string& line) {
       fmt::print(stderr, "hat: {}; all files of the run are complete\n", line);
@@ -447,6 +475,39 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
     });
   }
   setup.enter("freeing the windows for parameters");
+}
+
+/// Whether an error is what the death of another rank looks like from here (a connection that breaks, say): that is
+/// noticed a moment later. Throws RankLost then.
+void blame_lost_ranks(RankWatch* watch) {
+  constexpr double kMoment_s = 2;
+  if (watch == nullptr) return;
+  Backoff backoff;
+  for (const double begin_s = now_s(); now_s() - begin_s < kMoment_s; backoff.pause()) watch->check();
+}
+
+void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
+               const RunSurroundings& surroundings) {
+  auto life = std::make_unique<RoleLife>();
+  const auto leave_as_it_is = [&life] {
+    if (life->server) life->server->abandon();
+    (void)life.release();
+  };
+  try {
+    live(*life, setup, world, node_of_rank, surroundings);
+  } catch (const RankLost&) {
+    leave_as_it_is();
+    throw;
+  } catch (const std::exception&) {
+    try {
+      blame_lost_ranks(surroundings.watch);
+    } catch (const RankLost&) {
+      leave_as_it_is();
+      throw;
+    }
+    (void)life.release();  // the job is aborted without another call of MPI
+    throw;
+  }
 }
 
 /// Where the reason goes once there is a run folder. Returns the exit code.
@@ -486,12 +547,14 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
 
 }  // namespace
 
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text,
-                      const RunSurroundings& surroundings) {
-  Setup setup;
+namespace {
+
+ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, const std::string& deck_text,
+                    const RunSurroundings& surroundings) {
   setup.watchdog = surroundings.watchdog;
   setup.plan.deck = deck;
-  const int64_t files = bytes_of_files(deck.data.path) + (deck.resume ? bytes_of_checkpoints(deck.output) : 0);
+  const int64_t files =
+      bytes_of_files(deck.data.path) + (deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
   setup.enter("comparing decks of all ranks");
   const std::vector<int> node_of_rank = world.node_of_rank();
   const std::string first_deck = world.broadcast(deck_text, 0);
@@ -499,7 +562,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   if (code == ExitCode::success && deck.resume) {
     // Replaying is slower than reading: ten times the time.
     setup.enter("recovering from the gradient log",
-                10 * (bytes_of_checkpoints(deck.output) + bytes_of_files(std::filesystem::path(deck.output) / "log")));
+                10 * (bytes_in_folders(deck.output, "checkpoints") + bytes_in_folders(deck.output, "log")));
     code = recover_run(world, deck.output);
   }
   if (code != ExitCode::success) return code;
@@ -517,7 +580,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   setup.enter("measuring what ranks can do");
   code = choose_compute(world, node_of_rank, setup);
   if (code != ExitCode::success || is_stopped(world)) return code;
-  setup.enter("making the run folder", deck.resume ? bytes_of_checkpoints(deck.output) : 0);
+  setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
   if (setup.server == 0 && surroundings.begin_s) {
     setup.plan.deadline = run_deadline(setup.plan.deck, *surroundings.begin_s);
   }
@@ -534,7 +597,9 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   }
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world, node_of_rank, surroundings.result);
+    run_roles(setup, world, node_of_rank, surroundings);
+  } catch (const RankLost&) {
+    throw;
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
     const std::string line =
@@ -544,6 +609,21 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     abort_all_ranks(static_cast<int>(failure));
   }
   return ExitCode::success;
+}
+
+}  // namespace
+
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text,
+                      const RunSurroundings& surroundings) {
+  auto setup = std::make_unique<Setup>();
+  try {
+    return train_with(*setup, world, deck, deck_text, surroundings);
+  } catch (const RankLost&) {
+    // What a rank was doing still refers to it (RoleLife).
+    setup->lock.reset();
+    (void)setup.release();
+    throw;
+  }
 }
 
 }  // namespace hat

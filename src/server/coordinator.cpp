@@ -328,9 +328,15 @@ void Coordinator::end_if_done() {
       static_cast<int>(ended_workers_.size()) < plan_.roles.workers() || last_checkpoint_ < end_step_) {
     return;
   }
-  log_.say_summary(ledger_.gang_planner().relative_error());
+  log_.say_summary(
+      {.time_error = ledger_.gang_planner().relative_error(), .unsplit_steps = ledger_.split_trial().unsplit_steps()});
   // The other ranks wait for this one and must hear from it: it goes on while the disk takes its time.
   closing_ = thread_.submit([this] { log_.close_files(); });
+}
+
+void Coordinator::abandon() {
+  thread_.finish();
+  if (!closing_.valid()) log_.close_files();
 }
 
 void Coordinator::end() {

@@ -45,6 +45,8 @@ class Coordinator {
   bool finished() const { return finished_; }
   /// Checkpoints are put together, or the last metrics saved, which takes as long as the disk does.
   bool writes_files() const { return !completing_.empty() || closing_.valid(); }
+  /// Waits for what is being written and closes the files of the run's log; for a run that goes on without this object.
+  void abandon();
   /// The summary of this worker is in.
   bool has_ended(int64_t worker) const { return ended_workers_.contains(worker); }
   void mark_finished() { log_.mark_ended(stop_reason_); }

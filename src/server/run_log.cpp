@@ -282,7 +282,7 @@ void RunLog::say_hidden() const {
   }
 }
 
-void RunLog::say_gangs(double time_error) {
+void RunLog::say_gangs(const GangSummary& gangs) {
   if (!plan_.forms_gangs()) return;
   if (gangs_ == 0) {
     say("sequences computed by several workers: none");
@@ -291,17 +291,22 @@ void RunLog::say_gangs(double time_error) {
   metrics_.append(json{{"kind", "gangs"},
                        {"gangs", gangs_},
                        {"members", gang_members_},
-                       {"time_error", std::isnan(time_error) ? json(nullptr) : json(time_error)}}
+                       {"time_error", std::isnan(gangs.time_error) ? json(nullptr) : json(gangs.time_error)},
+                       {"unsplit_steps", gangs.unsplit_steps}}
                       .dump());
   std::string predicted;
-  if (!std::isnan(time_error)) {
-    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * time_error);
+  if (!std::isnan(gangs.time_error)) {
+    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * gangs.time_error);
+  }
+  if (gangs.unsplit_steps > 0) {
+    predicted +=
+        fmt::format("; none in {} steps, to see whether that is faster, or because it was", gangs.unsplit_steps);
   }
   say(fmt::format("sequences computed by several workers: {}, by {:.1f} on average{}", with_commas(gangs_),
                   mean(static_cast<double>(gang_members_), gangs_), predicted));
 }
 
-void RunLog::say_summary(double gang_time_error) {
+void RunLog::say_summary(const GangSummary& gangs) {
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
   say("\n--- summary ---");
@@ -314,7 +319,7 @@ void RunLog::say_summary(double gang_time_error) {
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
   say_workers();
   say_hidden();
-  say_gangs(gang_time_error);
+  say_gangs(gangs);
   say_memory();
   say_energy();
   say_emulation();

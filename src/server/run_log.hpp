@@ -42,7 +42,14 @@ namespace hat {
 ///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
 ///               are not read)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
-///               gangs; null: none predicted)
+///               gangs; null: none predicted), unsplit_steps (in which splitting was off because it had not paid)
+
+/// What the ledger says of gangs at the end.
+struct GangSummary {
+  double time_error = 0;      ///< of their predicted seconds (GangPlanner); NaN: none predicted
+  int64_t unsplit_steps = 0;  ///< SplitTrial
+};
+
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -53,8 +60,8 @@ class RunLog {
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
-  /// The closing summary. `gang_time_error`: of predicted seconds of gangs (GangPlanner); NaN: none predicted.
-  void say_summary(double gang_time_error);
+  /// The closing summary.
+  void say_summary(const GangSummary& gangs);
   /// Saves what is left of the metrics; returns when it is on the disk, however slow that is. Nothing may be logged
   /// meanwhile, so another thread may do it.
   void close_files();
@@ -70,7 +77,7 @@ class RunLog {
  private:
   void say_workers() const;
   void say_hidden() const;
-  void say_gangs(double time_error);
+  void say_gangs(const GangSummary& gangs);
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;

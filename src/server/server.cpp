@@ -332,6 +332,19 @@ bool Server::progress() { return impl_->progress(); }
 
 bool Server::finished() { return impl_->is_closed(); }
 
+void Server::abandon() noexcept {
+  // What cannot be written any more is lost to the log as if this rank had died: recovery finds where that begins.
+  try {
+    if (impl_->log) impl_->log->close();
+  } catch (const std::exception&) {
+  }
+  impl_->snapshot.finish();
+  try {
+    if (impl_->coordinator) impl_->coordinator->abandon();
+  } catch (const std::exception&) {
+  }
+}
+
 void Server::mark_finished() { impl_->coordinator->mark_finished(); }
 
 RunResult Server::result() const {

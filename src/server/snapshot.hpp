@@ -25,6 +25,9 @@ class Snapshot {
   /// Files that became durable since the last call. Throws what the writing ended with.
   std::vector<CheckpointWritten> take_written();
 
+  /// Waits for what is being written, after which this object writes nothing more.
+  void finish() { thread_.finish(); }
+
   /// A file is being written, which may take longer than anything else.
   bool is_writing() const { return !writing_.empty(); }
   /// A disk that is slower than the checkpoints come holds training up: no updates meanwhile, or copies would pile up

@@ -22,11 +22,11 @@ namespace hat {
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
-       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> server,
+       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> beside_it,
        Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
-        own_server(std::move(server)),
+        beside(std::move(beside_it)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
         energy(counter),
@@ -89,7 +89,7 @@ struct Worker::Impl : PassObserver {
 
   const RunPlan& plan;
   int worker;
-  std::function<void()> own_server;
+  std::function<void()> beside;
   Sampler sampler;
   int64_t resident_before;
   EnergyCounter* energy;  // null: another worker of the node reads it
@@ -136,9 +136,9 @@ void Worker::Impl::progress() {
   tell_of_signal();
   // Beside an emulated device.
   say_alive(/*computes=*/account.current() == Activity::compute || (emulated && emulated->stands_still()));
-  if (own_server) {
+  if (beside) {
     const ActivityScope scope(account, Activity::other);
-    own_server();
+    beside();
   }
   leases.progress();
   cache.progress();
@@ -521,9 +521,9 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
                const Communicator& workers, const Window& window, const NodeSlots* node_slots,
-               std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+               std::function<void()> beside, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
                EnergyCounter* energy)
-    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(own_server),
+    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(beside),
                                    std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 

@@ -10,6 +10,7 @@
 #include "hat/ledger/gang_planner.hpp"
 #include "hat/ledger/ledger_options.hpp"
 #include "hat/ledger/planner.hpp"
+#include "hat/ledger/split_trial.hpp"
 #include "hat/ledger/unit_cost_model.hpp"
 
 namespace hat {
@@ -83,6 +84,7 @@ class Ledger {
   bool finished() const { return phase_ == Phase::finished; }
   const UnitCostModel& cost_model() const { return costs_; }
   const GangPlanner& gang_planner() const { return gangs_; }
+  const SplitTrial& split_trial() const { return trial_; }
 
  private:
   /// Training goes from pause to pause; at each pause everything in flight is finished, and evaluated where it is due.
@@ -112,6 +114,8 @@ class Ledger {
     int64_t units_computed = 0;
     std::vector<bool> complete;  // by completion
     std::vector<int64_t> staleness_counts;
+    double cost = 0;          // of all its sequences
+    double longest_cost = 0;  // of the longest
   };
   OpenStep& open_step(int64_t worker, int64_t step, double now_s);
   void add_gang(OpenStep& open, int64_t step, const Sequence& sequence, PlannedGang plan);
@@ -128,6 +132,12 @@ class Ledger {
   Lease lease_unit(int64_t step, int64_t number);
   std::optional<int64_t> take_unit(int64_t worker, int64_t step, double now_s);
   Unit& unit_of(int64_t step, int64_t number);
+  /// Splitting is tried against not splitting: it is left to this program, and may depend on timing.
+  bool tries_splitting() const {
+    return options_.gang.policy == SplitPolicy::automatic && !options_.deterministic &&
+           options_.staleness != kUnbounded;
+  }
+  double mean_speed() const;
   bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
 
   DataOrder& order_;
@@ -137,6 +147,7 @@ class Ledger {
   UnitCostModel prior_costs_;  // that nothing is observed in: the same whatever the timing
   Planner planner_;
   GangPlanner gangs_;
+  SplitTrial trial_;
   Phase phase_;
   int64_t pause_;  // no step from here on is leased before everything below is committed
   bool stopped_ = false;
