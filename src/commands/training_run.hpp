@@ -17,8 +17,8 @@ struct RunSurroundings {
   std::string failure_note = {};  ///< put behind the line that says why a run failed
   Watchdog* watchdog = nullptr;   ///< ends this process when a collective hangs; null: nobody does
   RankWatch* watch = nullptr;     ///< of `world`: survivors may go on without the dead; null: a death ends the job
-  std::optional<double> begin_s =
-      {};  ///< of the process, by now_s(): its time limit counts from there; empty: it has none
+  /// Of the process, by now_s(): its time limit counts from there; empty: it has none.
+  std::optional<double> begin_s = {};
 };
 
 /// One training on all ranks of `world`, from the first check to the closed run folder. Collective; may be called
