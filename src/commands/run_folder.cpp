@@ -206,6 +206,15 @@ bool is_over(const RunPlan& plan) {
   return plan.deck.resume && plan.first_step == plan.end_step && has_status(plan.deck.output, "finished");
 }
 
+bool has_not_begun(const fs::path& run) {
+  if (!fs::exists(run / "deck.toml") || fs::exists(run / "log") || newest_checkpoint(run)) return false;
+  std::ifstream metrics(run / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    if (line.find("\"kind\":\"step\"") != std::string::npos) return false;
+  }
+  return true;
+}
+
 fs::path checkpoint_to_continue(const fs::path& run) {
   if (!fs::exists(run)) throw InputError(run.string(), "resume", "there is no such run to continue");
   const std::optional<fs::path> newest = newest_checkpoint(run);

@@ -49,6 +49,9 @@ bool has_failed(const std::filesystem::path& run) noexcept;
 /// Whether the run that is to be continued has finished with the very steps that it is asked for.
 bool is_over(const RunPlan& plan);
 
+/// A run folder was made there, and nothing else came about: its start was killed, or failed, before the first step.
+bool has_not_begun(const std::filesystem::path& run);
+
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);
 
