@@ -41,6 +41,10 @@ std::optional<ProcessState> state_of(int pid) {
   return fields ? std::optional(state) : std::nullopt;
 }
 
+bool is_gone(const std::optional<ProcessState>& state, uint64_t started) {
+  return !state || state->started != started || state->letter == 'Z' || state->letter == 'X';
+}
+
 std::string host_name() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
@@ -112,7 +116,7 @@ std::set<int> RankWatch::lost() {
     Process& process = processes_[rank];
     if (!process.is_here || static_cast<int>(rank) == own_rank_) continue;
     const std::optional<ProcessState> state = state_of(process.pid);
-    if (!state || state->started != process.started || state->letter == 'Z' || state->letter == 'X') {
+    if (is_gone(state, process.started)) {
       ranks.insert(static_cast<int>(rank));
     } else if (state->letter != 'T' && state->letter != 't') {
       process.stopped_since = 0;
@@ -135,6 +139,15 @@ void RankWatch::check() {
     }
   }
   if (!ranks.empty()) throw RankLost(ranks, text_of(ranks) + " ended or stopped");
+}
+
+std::string RankWatch::gone() const {
+  std::set<int> ranks;
+  for (size_t rank = 0; rank < processes_.size(); ++rank) {
+    const Process& process = processes_[rank];
+    if (process.is_here && is_gone(state_of(process.pid), process.started)) ranks.insert(static_cast<int>(rank));
+  }
+  return ranks.empty() ? "" : text_of(ranks) + " ended";
 }
 
 void RankWatch::end(int rank) const {

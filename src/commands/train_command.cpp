@@ -60,10 +60,13 @@ class Survival {
       if (launcher_spares_survivors() && world_->size() > 1) {
         watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
         watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
+        watchdog_.set_trouble([seen = watch.get()] { return seen->gone(); });
       }
       try {
-        return run_training(*world_, deck, deck_text,
-                            {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s});
+        const ExitCode code =
+            run_training(*world_, deck, deck_text, {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s});
+        watchdog_.set_trouble({});  // whoever is refused may end before others
+        return code;
       } catch (const RankLost& lost) {
         regroup_after(lost, *watch, deck);
         (void)watch.release();  // what the ranks were doing still refers to it
@@ -85,6 +88,7 @@ class Survival {
 
   void regroup_after(const RankLost& lost, RankWatch& watch, const Deck& deck) {
     has_lost_ranks_ = true;
+    watchdog_.set_trouble({});
     const double begin_s = now_s();
     if (has_failed(deck.output)) leave(ExitCode::failure);  // it did not die: it told why it cannot go on
     watchdog_.enter("finding the other survivors", start_patience_s(deck));

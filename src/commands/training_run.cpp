@@ -474,7 +474,8 @@ void live(RoleLife& life, Setup& setup, const Communicator& world, const std::ve
   hears();
   life.trace->write();
   if (setup.server == 0) life.server->mark_finished();
-  if (setup.watchdog != nullptr) {  // nothing of the run is lost any more
+  if (setup.watchdog != nullptr) {  // nothing of the run is lost any more, and others may have ended already
+    setup.watchdog->set_trouble({});
     setup.watchdog->set_last_word([](const std::string& line) {
       fmt::print(stderr, "hat: {}; all files of the run are complete\n", line);
       return static_cast<int>(ExitCode::success);

@@ -36,6 +36,11 @@ void Watchdog::set_last_word(LastWord last_word) {
   last_word_ = std::move(last_word);
 }
 
+void Watchdog::set_trouble(Trouble trouble) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(trouble);
+}
+
 void Watchdog::enter(std::string phase, double limit_s) {
   const std::lock_guard lock(mutex_);
   phase_ = std::move(phase);
@@ -50,11 +55,25 @@ void Watchdog::leave() {
 
 void Watchdog::watch() {
   constexpr std::chrono::milliseconds kLook(100);
+  constexpr int kLooksToTrouble = 5;
+  constexpr int kTroubles = 4;  // in a row: two seconds
+  int looks = 0;
+  int troubles = 0;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kLook, [this] { return ending_; })) {
-    if (!silence_ || !silence_->is_too_long()) continue;
-    const std::string line = fmt::format("{}: {} took longer than {} s; another rank has died, or never came so far",
-                                         who_, phase_, limit_s_);
+    if (!silence_) troubles = 0;
+    if (!silence_) continue;
+    std::string reason;
+    if (trouble_ && ++looks % kLooksToTrouble == 0) {
+      reason = trouble_();
+      troubles = reason.empty() ? 0 : troubles + 1;
+    }
+    const bool is_late = silence_->is_too_long();
+    if (!is_late && (troubles < kTroubles || reason.empty())) continue;
+    const std::string line =
+        is_late ? fmt::format("{}: {} took longer than {} s; another rank has died, or never came so far", who_, phase_,
+                              limit_s_)
+                : fmt::format("{}: {}, while {} was in {}", who_, reason, who_, phase_);
     std::_Exit(last_word_(line));  // no destructors: the other thread is inside MPI
   }
 }

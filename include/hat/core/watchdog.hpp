@@ -28,6 +28,10 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void set_last_word(LastWord last_word);
+  /// Why a watched phase can never end ("rank 4 has died"), empty where nothing is known of; asked now and then on the
+  /// watchdog's thread, and believed when it has said so for a while: what happened may be noticed elsewhere, too.
+  using Trouble = std::function<std::string()>;
+  void set_trouble(Trouble trouble);
   /// `phase`: "MPI_Init", what the line says the process was in.
   void enter(std::string phase, double limit_s);
   void leave();
@@ -39,6 +43,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable wake_;
   LastWord last_word_;
+  Trouble trouble_;
   std::string phase_;
   double limit_s_ = 0;
   std::optional<Silence> silence_;  // of the phase; empty: nothing is watched
