@@ -45,6 +45,8 @@ bool is_gone(const std::optional<ProcessState>& state, uint64_t started) {
   return !state || state->started != started || state->letter == 'Z' || state->letter == 'X';
 }
 
+bool is_stopped(const ProcessState& state) { return state.letter == 'T' || state.letter == 't'; }
+
 std::string host_name() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
@@ -118,7 +120,7 @@ std::set<int> RankWatch::lost() {
     const std::optional<ProcessState> state = state_of(process.pid);
     if (is_gone(state, process.started)) {
       ranks.insert(static_cast<int>(rank));
-    } else if (state->letter != 'T' && state->letter != 't') {
+    } else if (!is_stopped(*state)) {
       process.stopped_since = 0;
     } else if (process.stopped_since == 0 || !looked_lately) {
       process.stopped_since = now;
@@ -148,6 +150,13 @@ std::string RankWatch::gone() const {
     if (process.is_here && is_gone(state_of(process.pid), process.started)) ranks.insert(static_cast<int>(rank));
   }
   return ranks.empty() ? "" : text_of(ranks) + " ended";
+}
+
+void RankWatch::end_stopped() const {
+  for (size_t rank = 0; rank < processes_.size(); ++rank) {
+    const std::optional<ProcessState> state = processes_[rank].is_here ? state_of(processes_[rank].pid) : std::nullopt;
+    if (state && is_stopped(*state)) end(static_cast<int>(rank));
+  }
 }
 
 void RankWatch::end(int rank) const {

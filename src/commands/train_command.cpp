@@ -60,7 +60,8 @@ class Survival {
       if (launcher_spares_survivors() && world_->size() > 1) {
         watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
         watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
-        watchdog_.set_trouble([seen = watch.get()] { return seen->gone(); });
+        watchdog_.set_trouble([seen = watch.get()] { return seen->gone(); },
+                              [seen = watch.get()] { seen->end_stopped(); });
       }
       try {
         const ExitCode code =

@@ -28,6 +28,7 @@
 #include "hat/core/clock.hpp"
 #include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
+#include "hat/core/silence.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
@@ -505,6 +506,13 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   } catch (const RankLost&) {
     leave_as_it_is();
     throw;
+  } catch (const SilentRanks& silent) {  // of another host, where nobody was left to say so
+    if (surroundings.watch == nullptr) {
+      (void)life.release();
+      throw;
+    }
+    leave_as_it_is();
+    throw RankLost(silent.ranks(), silent.what());
   } catch (const std::exception&) {
     try {
       blame_lost_ranks(surroundings.watch);

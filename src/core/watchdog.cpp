@@ -36,9 +36,10 @@ void Watchdog::set_last_word(LastWord last_word) {
   last_word_ = std::move(last_word);
 }
 
-void Watchdog::set_trouble(Trouble trouble) {
+void Watchdog::set_trouble(Trouble trouble, std::function<void()> before_end) {
   const std::lock_guard lock(mutex_);
   trouble_ = std::move(trouble);
+  before_end_ = std::move(before_end);
 }
 
 void Watchdog::enter(std::string phase, double limit_s) {
@@ -74,6 +75,7 @@ void Watchdog::watch() {
         is_late ? fmt::format("{}: {} took longer than {} s; another rank has died, or never came so far", who_, phase_,
                               limit_s_)
                 : fmt::format("{}: {}, while {} was in {}", who_, reason, who_, phase_);
+    if (before_end_) before_end_();
     std::_Exit(last_word_(line));  // no destructors: the other thread is inside MPI
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <stdexcept>
 
 #include "hat/checkpoint/gradient_log.hpp"
@@ -90,7 +91,7 @@ struct Server::Impl {
   void watch_stall(bool news);
   void check_time_out(bool news);
   std::string who_waits() const;
-  std::string silent_ones(double since_s) const;
+  std::string silent_ones(double since_s, std::set<int>* ranks = nullptr) const;
   bool is_closed();
 
   const RunPlan& plan;
@@ -296,21 +297,25 @@ void Server::Impl::check_time_out(bool news) {
   if (news) silence.end();
   if (news || !silence.is_too_long()) return;
   const std::string heard = fmt::format("server {} heard nothing for {} s (timeout_s)", server, plan.deck.timeout_s);
-  if (!coordinator) throw Error(heard + "; waiting for a word from server 0");
-  const std::string dead = silent_ones(plan.deck.timeout_s / 2);
+  if (!coordinator) throw SilentRanks({plan.roles.rank_of_server[0]}, heard + "; waiting for a word from server 0");
+  std::set<int> ranks;
+  const std::string dead = silent_ones(plan.deck.timeout_s / 2, &ranks);
   // One block of a long document is computed without a word.
   const bool may_compute = dead.find("worker") != std::string::npos;
-  throw Error(fmt::format("{}, {}; waiting for {}{}", heard,
-                          dead.empty() ? "but that all ranks are there" : "no sign of life of " + dead,
-                          coordinator->waiting_for(),
-                          may_compute ? "; if one block of its unit takes longer than that, raise timeout_s" : ""));
+  const std::string line = fmt::format(
+      "{}, {}; waiting for {}{}", heard, dead.empty() ? "but that all ranks are there" : "no sign of life of " + dead,
+      coordinator->waiting_for(),
+      may_compute ? "; if one block of its unit takes longer than that, raise timeout_s" : "");
+  if (ranks.empty()) throw Error(line);
+  throw SilentRanks(ranks, line);
 }
 
-/// "worker 1 (rank 2), server 1 (rank 1)": who has not said for so long that it is there.
-std::string Server::Impl::silent_ones(double since_s) const {
+/// `ranks`: gets them too. "worker 1 (rank 2), server 1 (rank 1)": who has not said for so long that it is there.
+std::string Server::Impl::silent_ones(double since_s, std::set<int>* ranks) const {
   std::string text;
   const auto look_at = [&](const char* role, int number, int rank) {
     if (now_s() - heard_s[static_cast<size_t>(rank)] < since_s) return;
+    if (ranks != nullptr) ranks->insert(rank);
     text += fmt::format("{}{} {} (rank {})", text.empty() ? "" : ", ", role, number, rank);
   };
   for (int other = 1; other < plan.roles.servers(); ++other) {

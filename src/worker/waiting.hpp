@@ -38,8 +38,10 @@ class Waiting {
       progress_();
       if (ready()) return;
       if (silence_.is_too_long()) {
-        throw Error(fmt::format("{} waited {} s (timeout_s) for {}, and server 0 said nothing in that time", who_,
-                                timeout_s_, what));
+        constexpr int kRankOfServer0 = 0;
+        throw SilentRanks({kRankOfServer0},
+                          fmt::format("{} waited {} s (timeout_s) for {}, and server 0 said nothing in that time", who_,
+                                      timeout_s_, what));
       }
       backoff.pause();
       last_wait_end_s_ = now_s();

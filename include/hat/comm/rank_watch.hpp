@@ -36,6 +36,8 @@ class RankWatch {
   std::set<int> lost();
   /// Ranks of this host whose processes are gone, as text; empty: none. From any thread.
   std::string gone() const;
+  /// Ends the ranks of this host that are stopped: they would keep the launcher waiting. From any thread.
+  void end_stopped() const;
   /// Ends the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
   void end(int rank) const;
   bool is_here(int rank) const { return processes_[static_cast<size_t>(rank)].is_here; }

@@ -1,9 +1,23 @@
 #pragma once
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "hat/core/clock.hpp"
+#include "hat/core/error.hpp"
 
 namespace hat {
+
+/// Nothing was heard of some ranks for longer than timeout_s.
+class SilentRanks : public Error {
+ public:
+  SilentRanks(std::set<int> ranks, const std::string& line) : Error(line), ranks_(std::move(ranks)) {}
+  const std::set<int>& ranks() const { return ranks_; }
+
+ private:
+  std::set<int> ranks_;
+};
 
 /// How long nothing was heard, counted only while somebody listened: a process that did not look for a while (it was
 /// stopped, or computed) could not have heard anything, and must not blame others for that time.

@@ -30,8 +30,9 @@ class Watchdog {
   void set_last_word(LastWord last_word);
   /// Why a watched phase can never end ("rank 4 has died"), empty where nothing is known of; asked now and then on the
   /// watchdog's thread, and believed when it has said so for a while: what happened may be noticed elsewhere, too.
+  /// `before_end`: what is done about it when this process ends.
   using Trouble = std::function<std::string()>;
-  void set_trouble(Trouble trouble);
+  void set_trouble(Trouble trouble, std::function<void()> before_end = {});
   /// `phase`: "MPI_Init", what the line says the process was in.
   void enter(std::string phase, double limit_s);
   void leave();
@@ -44,6 +45,7 @@ class Watchdog {
   std::condition_variable wake_;
   LastWord last_word_;
   Trouble trouble_;
+  std::function<void()> before_end_;
   std::string phase_;
   double limit_s_ = 0;
   std::optional<Silence> silence_;  // of the phase; empty: nothing is watched
