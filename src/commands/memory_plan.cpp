@@ -139,7 +139,7 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
     if (here(plan.roles.rank_of_server[static_cast<size_t>(server)])) servers += server_memory(plan, server).total();
   }
   if (servers > available) {
-    throw InputError("deck", "model",
+    throw KeyError("model",
                      fmt::format("the servers of one node need {} of memory, and it has {} available: more servers on "
                                  "more nodes share the model out",
                                  gib(servers), gib(available)));
@@ -179,7 +179,7 @@ MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64
     return {.recompute = thriftiest, .units = units};
   }
   const WorkerMemory least = worker_memory(alone, sizes, thriftiest);
-  throw InputError("deck", is_given ? "worker.memory_gib" : "model",
+  throw KeyError(is_given ? "worker.memory_gib" : "model",
                    fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
                                "tokens {} with worker.recompute = {}) and may use {}{}{}",
                                gib(least.total()), gib(least.parameters), gib(least.gradients),

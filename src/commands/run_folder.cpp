@@ -139,9 +139,13 @@ bool is_held(const fs::path& run) noexcept {
   return !is_free;
 }
 
+void check_not_held(const fs::path& run) {
+  if (fs::is_directory(run)) const RunFolderLock lock(run);
+}
+
 void check_run_folder(const Deck& deck) {
   const fs::path run = deck.output;
-  if (run.empty()) throw InputError("deck", "output", "names no run folder");
+  if (run.empty()) throw KeyError("output", "names no run folder");
   if (fs::exists(run) && !fs::is_directory(run)) throw InputError(run.string(), "output", "is not a folder");
   check_holds_no_run(deck);
   const fs::path existing = existing_part(run);

@@ -40,7 +40,7 @@ void add_keys(OptionSet& keys, TokenizeOptions& options) {
   keys.add("include", options.include, "Of the files in folders, take only those that match one of these globs");
   keys.add("exclude", options.exclude, "Of the files in folders, leave out those that match one of these globs");
   keys.add("validation", options.validation, "Share of the documents kept for validation, chosen at random")
-      ->check(real_in(0.0, 1.0, Ends::without_least));
+      ->check(real_in(0.0, 1.0, Ends::neither));
   keys.add("seed", options.seed, "Seed of that choice")->check(integer_in(0));
   keys.add("tokenizer", options.tokenizer, "byte: the 256 byte values and an end-of-text token");
   keys.add("text-key", options.text_key, "Key that holds the text in a line of JSONL");

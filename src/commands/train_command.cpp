@@ -34,7 +34,8 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
     resolve_presets(options, deck);
   });
   if (code != ExitCode::success) return code;
-  return run_training(world, deck, options.effective(), nullptr);
+  const KeyBlame blame = [&options](const KeyError& bad) { return options.error(bad); };
+  return run_training(world, deck, options.effective(), blame, nullptr);
 }
 
 }  // namespace

@@ -72,11 +72,11 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
   }
   if (dataset.documents(Split::train) < workers) {
     throw InputError(file, "/train",
-                     fmt::format("{} documents cannot keep {} workers busy: start fewer ranks",
-                                 dataset.documents(Split::train), workers));
+                     fmt::format("{} cannot keep {} busy: start fewer ranks",
+                                 counted(dataset.documents(Split::train), "document"), counted(workers, "worker")));
   }
   if (deck.model.vocabulary < dataset.tokenizer().vocabulary()) {
-    throw InputError("deck", "model.vocabulary",
+    throw KeyError("model.vocabulary",
                      fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
                                  dataset.tokenizer().vocabulary(), file));
   }
@@ -85,7 +85,7 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
 void check_threads(const Deck& deck) {
   const int cores = describe_machine().cores_here;
   if (deck.worker.threads <= cores) return;
-  throw InputError("deck", "worker.threads",
+  throw KeyError("worker.threads",
                    fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
                                deck.worker.threads, cores, cores == 1 ? "" : "s"));
 }
@@ -103,13 +103,18 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
   if (deck.gang.policy == SplitPolicy::always && roles.workers() == 1) {
-    throw InputError("deck", "split.policy", "always needs at least two workers");
+    throw KeyError("split.policy", "always needs at least two workers");
   }
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
   group_workers(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
+  if (setup.server == 0 && deck.train.epochs > 0 && order.counts_long(deck.train.epochs)) {
+    fmt::print("counting the steps of {} passes; train.steps or train.tokens instead of train.epochs need none of it\n",
+               deck.train.epochs);
+    std::fflush(stdout);
+  }
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) {
     check_run_folder(deck);
@@ -152,13 +157,15 @@ void check_validation(const Dataset& dataset, const RunPlan& plan) {
 }
 
 /// Decides what the deck leaves open, the same on all ranks, and refuses what does not fit into memory.
-ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
+ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup,
+                        const KeyBlame& blame) {
   ExitCode code = choose_precision(world, setup);
   if (code != ExitCode::success) return code;
   RunPlan& plan = setup.plan;
   const Machine machine = describe_machine();
   int64_t share = 0;
-  code = on_all_ranks(world, [&] {
+  const auto checked = [&](auto job) { return on_all_ranks(world, job, blame); };
+  code = checked([&] {
     setup.units = unit_sizes(*setup.dataset, plan);
     const int node = node_of_rank[static_cast<size_t>(world.rank())];
     share = worker_share(plan, node_of_rank, node, machine.available_bytes);
@@ -166,11 +173,11 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   if (code != ExitCode::success) return code;
   share = -world.all_reduce_max(-share);  // of the node with the least
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
-  return on_all_ranks(world, [&] {
+  return checked([&] {
     const MemoryChoice choice = choose_by_memory(plan, setup.units, share);
     const bool by_memory = !choice.gangs || choice.units.least_gang > 0;
     if (plan.deck.deterministic && by_memory && plan.deck.worker.memory_gib == 0) {
-      throw InputError("deck", "deterministic",
+      throw KeyError("deterministic",
                        "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
                        "or split.policy never");
     }
@@ -246,8 +253,8 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
     if (plan.is_barrier[block]) barriers += " " + plan.layout.blocks[block].name;
   }
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
-  fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
-             plan.roles.workers(), nodes);
+  fmt::print("ranks: {} ({}, {}) on {}\n", world.size(), counted(plan.roles.servers(), "server"),
+             counted(plan.roles.workers(), "worker"), counted(nodes, "node"));
   if (plan.barriers_change()) barriers += " by sensitivity";
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
@@ -301,7 +308,16 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
 /// What the workers' links do, on all ranks, servers included. Collective.
 LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Communicator& workers, bool is_worker) {
   LinkSpeeds own;
-  if (is_worker) own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
+  if (is_worker) {
+    try {
+      own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
+    } catch (const Error& error) {
+      if (!plan.deck.emulation.network.on()) throw;
+      throw Error(fmt::format("{}; comm.emulate.bandwidth is bytes/s: with {} a message of 4 KiB takes {:.3g} s",
+                              error.what(), plan.deck.emulation.network.bandwidth,
+                              4096 / plan.deck.emulation.network.bandwidth));
+    }
+  }
   LinkSpeeds all;
   for (const std::string& text :
        world.all_gather(fmt::format("{} {} {} {}", own.inside.bytes_per_s, own.inside.latency_s,
@@ -412,17 +428,26 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
       "deck", "", fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
 }
 
+/// Looked at before anything else that is wrong with the folder: what a process is writing is not there yet. Collective.
+ExitCode check_nobody_trains_in(const Communicator& world, const std::string& run) {
+  return on_all_ranks(world, [&] {
+    if (world.rank() == 0) check_not_held(run);
+  });
+}
+
 }  // namespace
 
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result,
-                      const std::string& failure_note) {
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, const KeyBlame& blame,
+                      RunResult* result, const std::string& failure_note) {
   const std::vector<int> node_of_rank = world.node_of_rank();
   Setup setup;
   const std::string first_deck = world.broadcast(deck_text, 0);
   ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
+  if (code == ExitCode::success) code = check_nobody_trains_in(world, deck.output);
   if (code == ExitCode::success && deck.resume) code = recover_run(world, deck.output);
   if (code != ExitCode::success) return code;
-  code = on_all_ranks(world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); });
+  code = on_all_ranks(
+      world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); }, blame);
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
@@ -432,7 +457,7 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     }
     return ExitCode::success;
   }
-  code = choose_compute(world, node_of_rank, setup);
+  code = choose_compute(world, node_of_rank, setup, blame);
   if (code != ExitCode::success) return code;
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
@@ -455,6 +480,14 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     abort_all_ranks(static_cast<int>(ExitCode::failure));
   }
   return ExitCode::success;
+}
+
+ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame) {
+  const std::vector<int> node_of_rank = world.node_of_rank();
+  Setup setup;
+  const ExitCode code = on_all_ranks(
+      world, [&] { prepare(world, node_of_rank, deck, "", setup); }, blame);
+  return code == ExitCode::success ? choose_compute(world, node_of_rank, setup, blame) : code;
 }
 
 }  // namespace hat

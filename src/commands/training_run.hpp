@@ -13,12 +13,16 @@ namespace hat {
 /// of one run reaches the next.
 ///
 /// `deck`: with presets resolved. `deck_text`: the effective deck, which must be the same on all ranks. `result`, if
-/// not null, is filled on the rank of server 0, which is rank 0 of `world`.
+/// not null, is filled on the rank of server 0, which is rank 0 of `world`. `blame` tells where a key was set whose value
+/// is refused.
 ///
 /// What can be refused is refused before anything is written: the first rank that refuses prints its line, and all
 /// return the same exit code. A failure while communication is in flight aborts the whole MPI job; `failure_note` is
 /// put behind the line that says why.
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, RunResult* result,
-                      const std::string& failure_note = "");
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, const KeyBlame& blame,
+                      RunResult* result, const std::string& failure_note = "");
+
+/// Refuses what run_training would refuse of this deck, as it would, and writes nothing. Collective.
+ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame);
 
 }  // namespace hat

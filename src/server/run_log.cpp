@@ -63,8 +63,9 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
 double RunLog::seconds() const { return now_s() - start_s_; }
 
 void RunLog::write_status(const std::string& status) {
-  write_file_durably(run_ / "status.json",
-                     json{{"status", status}, {"end_step", plan_.end_step}, {"seconds", seconds()}}.dump(2) + "\n");
+  json text{{"status", status}, {"end_step", plan_.end_step}};
+  if (status == "finished") text["seconds"] = seconds();  // of a run that goes on they would be those of its last word
+  write_file_durably(run_ / "status.json", text.dump(2) + "\n");
 }
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {

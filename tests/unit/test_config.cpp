@@ -167,7 +167,7 @@ TEST(CommandLine, FlagsAreTrueOrFalse) {
   const auto message = [](const std::string& argument) -> std::string {
     Train train;
     try {
-      refuse_values_of_negations(train.app, {"train", argument});
+      refuse_misplaced_flag_values(train.app, {"train", argument});
       train.app.parse("train " + argument);
     } catch (const InputError& error) {
       return error.what();
@@ -202,9 +202,9 @@ TEST(CommandLine, ValuesMayLookLikeNegations) {
         {"train", "--no-x=1"},
         {"--no-trace=1"},
         {"train", "--", "--no-trace=1"}}) {
-    EXPECT_NO_THROW(refuse_values_of_negations(train.app, arguments)) << arguments.back();
+    EXPECT_NO_THROW(refuse_misplaced_flag_values(train.app, arguments)) << arguments.back();
   }
-  EXPECT_THROW(refuse_values_of_negations(train.app, {"train", "--sample.prompt", "x", "--no-trace=1"}), InputError);
+  EXPECT_THROW(refuse_misplaced_flag_values(train.app, {"train", "--sample.prompt", "x", "--no-trace=1"}), InputError);
 }
 
 TEST(CommandLine, HelpShowsDefaultAndRangeOfEveryKey) {
