@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
 
 namespace hat {
 
@@ -65,9 +66,8 @@ RolePlan plan_roles(const std::vector<int>& node_of_rank, int64_t servers, Place
     return plan;
   }
   if (servers >= ranks) {
-    throw KeyError("servers",
-                   fmt::format("{} of {} ranks leave no worker: start at least {} ranks (mpirun -n)",
-                               counted(servers, "server"), ranks, servers + 1));
+    throw KeyError("servers", fmt::format("{} of {} ranks leave no worker: start at least {} ranks (mpirun -n)",
+                                          counted(servers, "server"), ranks, servers + 1));
   }
   switch (placement) {
     case Placement::packed:

@@ -16,6 +16,7 @@
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
 #include "hat/io/durable.hpp"
 
 namespace hat {
@@ -267,9 +268,9 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                      "continue it unbounded");
   }
   if (state.step > plan.end_step) {
-    throw InputError(
-        folder, "train.steps",
-        fmt::format("the checkpoint is of step {}, beyond the {} steps of the deck", state.step, plan.end_step));
+    throw InputError(folder, "train.steps",
+                     fmt::format("the checkpoint is of step {}, beyond the {} of the deck", state.step,
+                                 counted(plan.end_step, "step")));
   }
 }
 

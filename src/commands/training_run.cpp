@@ -76,9 +76,8 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
                                  counted(dataset.documents(Split::train), "document"), counted(workers, "worker")));
   }
   if (deck.model.vocabulary < dataset.tokenizer().vocabulary()) {
-    throw KeyError("model.vocabulary",
-                     fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
-                                 dataset.tokenizer().vocabulary(), file));
+    throw KeyError("model.vocabulary", fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
+                                                   dataset.tokenizer().vocabulary(), file));
   }
 }
 
@@ -86,8 +85,8 @@ void check_threads(const Deck& deck) {
   const int cores = describe_machine().cores_here;
   if (deck.worker.threads <= cores) return;
   throw KeyError("worker.threads",
-                   fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
-                               deck.worker.threads, cores, cores == 1 ? "" : "s"));
+                 fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
+                             deck.worker.threads, cores, cores == 1 ? "" : "s"));
 }
 
 /// Everything that can be refused is refused here; nothing is written.
@@ -178,8 +177,8 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
     const bool by_memory = !choice.gangs || choice.units.least_gang > 0;
     if (plan.deck.deterministic && by_memory && plan.deck.worker.memory_gib == 0) {
       throw KeyError("deterministic",
-                       "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
-                       "or split.policy never");
+                     "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
+                     "or split.policy never");
     }
     plan.compute.recompute = choice.recompute;
     setup.units = choice.units;
@@ -267,10 +266,11 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
         "barrier block by sensitivity\n");
   }
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
-  fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
-             setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
-             with_commas(setup.dataset->tokens(Split::train)), with_commas(setup.dataset->documents(Split::validation)),
-             with_commas(setup.dataset->tokens(Split::validation)));
+  fmt::print("data: {}: {}, {}; {}, {}\n", setup.dataset->path().string(),
+             counted(setup.dataset->documents(Split::train), "training document"),
+             counted(setup.dataset->tokens(Split::train), "token"),
+             counted(setup.dataset->documents(Split::validation), "validation document"),
+             counted(setup.dataset->tokens(Split::validation), "token"));
   describe_compute(setup);
   if (!setup.has_room_for_gangs) {
     fmt::print("one sequence: by one worker, for there is no memory for the keys and values of others\n");
@@ -347,7 +347,7 @@ void describe_links(const RunPlan& plan) {
   if (plan.links.inside.bytes_per_s > plan.links.between.bytes_per_s) {
     links = fmt::format(" inside a node {}, between nodes {}", text(plan.links.inside), text(plan.links.between));
   }
-  fmt::print("one sequence: by up to {} workers{}; links between workers{}\n", plan.gang_workers(),
+  fmt::print("one sequence: by up to {}{}; links between workers{}\n", counted(plan.gang_workers(), "worker"),
              plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "", links);
   std::fflush(stdout);
 }
@@ -428,7 +428,8 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
       "deck", "", fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
 }
 
-/// Looked at before anything else that is wrong with the folder: what a process is writing is not there yet. Collective.
+/// Looked at before anything else that is wrong with the folder: what a process is writing is not there yet.
+/// Collective.
 ExitCode check_nobody_trains_in(const Communicator& world, const std::string& run) {
   return on_all_ranks(world, [&] {
     if (world.rank() == 0) check_not_held(run);
@@ -452,8 +453,8 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
     if (has_ended) {
-      fmt::print("{} is finished: its {} steps are done, nothing changes; more train.steps continue it\n",
-                 setup.plan.deck.output, setup.plan.end_step);
+      fmt::print("{} is finished: its {} {} done, nothing changes; more train.steps continue it\n",
+                 setup.plan.deck.output, counted(setup.plan.end_step, "step"), setup.plan.end_step == 1 ? "is" : "are");
     }
     return ExitCode::success;
   }

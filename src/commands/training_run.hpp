@@ -13,8 +13,8 @@ namespace hat {
 /// of one run reaches the next.
 ///
 /// `deck`: with presets resolved. `deck_text`: the effective deck, which must be the same on all ranks. `result`, if
-/// not null, is filled on the rank of server 0, which is rank 0 of `world`. `blame` tells where a key was set whose value
-/// is refused.
+/// not null, is filled on the rank of server 0, which is rank 0 of `world`. `blame` tells where a key was set whose
+/// value is refused.
 ///
 /// What can be refused is refused before anything is written: the first rank that refuses prints its line, and all
 /// return the same exit code. A failure while communication is in flight aborts the whole MPI job; `failure_note` is

@@ -15,19 +15,18 @@ bool EmulatedDeviceConfig::is_disturbed(int worker) const {
 void check_emulated_ranks(const EmulationConfig& emulation, int workers, int nodes) {
   const EmulatedDeviceConfig& device = emulation.device;
   if (device.speed.size() != 1 && device.speed.size() != static_cast<size_t>(workers)) {
-    throw KeyError(
-        "worker.emulate.speed",
-        fmt::format("{} speeds for {}: give one for all, or one for each", device.speed.size(), counted(workers, "worker")));
+    throw KeyError("worker.emulate.speed", fmt::format("{} speeds for {}: give one for all, or one for each",
+                                                       device.speed.size(), counted(workers, "worker")));
   }
   for (const std::string& name : device.disturbed) {
     if (name != "all" && std::stoll(name) >= workers) {
       throw KeyError("worker.emulate.disturbed",
-                       fmt::format("there is no worker {}: {}, counted from 0", name, counted(workers, "worker")));
+                     fmt::format("there is no worker {}: {}, counted from 0", name, counted(workers, "worker")));
     }
   }
   if (emulation.network.on() && nodes > 1) {
     throw KeyError("comm.emulate.bandwidth",
-                     fmt::format("an emulated network needs all ranks on one host, not on {}", nodes));
+                   fmt::format("an emulated network needs all ranks on one host, not on {}", nodes));
   }
 }
 

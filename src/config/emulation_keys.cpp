@@ -100,7 +100,8 @@ void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) 
            fmt::format("must be above 0 and at most the {} s of {}slow_every_s", device.slow_every_s, prefix),
            {slow_every});
   }
-  if (slow && device.slow_factor == 1) refuse(options, prefix + "slow_factor", "must be above 1 where phases are slow", {slow_every});
+  if (slow && device.slow_factor == 1)
+    refuse(options, prefix + "slow_factor", "must be above 1 where phases are slow", {slow_every});
   if (stalls && device.stall_for_s == 0) {
     refuse(options, prefix + "stall_for_s", "must be above 0 where there are stalls", {stall_every});
   }

@@ -51,7 +51,7 @@ std::string human_bytes(int64_t size_bytes) {
 }
 
 std::string counted(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", with_commas(count), noun, count == 1 ? "" : "s");
 }
 
 std::string with_commas(int64_t value) {

@@ -6,6 +6,7 @@
 
 #include "hat/core/error.hpp"
 #include "hat/core/random.hpp"
+#include "hat/core/text.hpp"
 
 namespace hat {
 
@@ -146,9 +147,9 @@ int64_t DataOrder::steps_for_epochs(double epochs) {
   }
   if (epochs > kFewEpochs && epochs * static_cast<double>(pieces) > kMostCounted) {
     throw KeyError("train.epochs",
-                     fmt::format("the steps of {} passes over {} sequences would take too long to count; set "
-                                 "train.steps or train.tokens",
-                                 epochs, pieces));
+                   fmt::format("the steps of {} passes over {} sequences would take too long to count; set "
+                               "train.steps or train.tokens",
+                               epochs, pieces));
   }
   int64_t steps = 0;
   for (int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_per_epoch(epoch);

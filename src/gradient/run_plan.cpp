@@ -29,8 +29,8 @@ int64_t noise_block(const ModelLayout& layout, const std::string& name) {
   if (found == names.end()) {
     const std::string guess = closest_match(name, names);
     throw KeyError("sensitivity.noise_block",
-                     fmt::format("'{}' is no block of this model{}", name,
-                                 guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+                   fmt::format("'{}' is no block of this model{}", name,
+                               guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
   }
   return found - names.begin();
 }

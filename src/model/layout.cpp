@@ -14,7 +14,6 @@ namespace hat {
 
 namespace {
 
-
 /// Start values of the Llama family: embeddings 0.02, matrices 0.5 / sqrt(fan in), as in the delay study (facts.md).
 /// GPT-2: 0.02 everywhere, and the matrices that write into the residual stream 0.02 / sqrt(2 layers) (Radford et al.
 /// 2019).
@@ -36,7 +35,8 @@ constexpr int64_t kMaximumSize = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaximumLayers = 10000;
 
 void require_at_most(std::string_view key, int64_t value, int64_t limit) {
-  if (value > limit) throw KeyError(fmt::format("model.{}", key), fmt::format("{} is above the limit of {}", value, limit));
+  if (value > limit)
+    throw KeyError(fmt::format("model.{}", key), fmt::format("{} is above the limit of {}", value, limit));
 }
 
 void check_heads(const ModelConfig& config) {
@@ -49,16 +49,16 @@ void check_heads(const ModelConfig& config) {
   }
   const int64_t head_size = config.width / config.heads;
   if (head_size % 2 != 0) {
-    throw KeyError("model.heads",
-        fmt::format("head size {} (width {} / heads {}) must be even", head_size, config.width, config.heads));
+    throw KeyError("model.heads", fmt::format("head size {} (width {} / heads {}) must be even", head_size,
+                                              config.width, config.heads));
   }
   if (config.heads % kv_heads(config) != 0) {
     throw KeyError("model.kv_heads", fmt::format("{} does not divide heads {}", config.kv_heads, config.heads));
   }
   if (config.family == ModelFamily::gpt2 && kv_heads(config) != config.heads) {
     throw KeyError("model.kv_heads",
-                     fmt::format("{} with {} heads: the gpt2 family has as many key/value heads as heads",
-                                 config.kv_heads, config.heads));
+                   fmt::format("{} with {} heads: the gpt2 family has as many key/value heads as heads",
+                               config.kv_heads, config.heads));
   }
 }
 
@@ -74,7 +74,7 @@ void check(const ModelConfig& config) {
   require_at_most("mlp_width", config.mlp_width, kMaximumSize);
   if (config.mlp_width < 0) {
     throw KeyError("model.mlp_width",
-                     fmt::format("must be at least 1, or 0 for the usual one, not {}", config.mlp_width));
+                   fmt::format("must be at least 1, or 0 for the usual one, not {}", config.mlp_width));
   }
   if (!(config.norm_epsilon > 0.0) || !std::isfinite(config.norm_epsilon)) {
     throw KeyError("model.norm_epsilon", fmt::format("must be above 0, not {}", config.norm_epsilon));
@@ -117,9 +117,8 @@ class BlockBuilder {
     int64_t size = 0;
     if (__builtin_mul_overflow(tensor.rows, tensor.columns, &size) ||
         __builtin_add_overflow(block_.size, size, &block_.size)) {
-      throw KeyError("model.width",
-                       fmt::format("tensor {}.{} of {} x {} is larger than this program can count", block_.name, name,
-                                   tensor.rows, tensor.columns));
+      throw KeyError("model.width", fmt::format("tensor {}.{} of {} x {} is larger than this program can count",
+                                                block_.name, name, tensor.rows, tensor.columns));
     }
     tensor.name = std::move(name);
     tensor.offset = block_.size - size;
