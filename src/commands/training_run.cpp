@@ -244,13 +244,32 @@ void warn_of_slow_devices(const RunPlan& plan) {
       flop, flop / speed / kLong_s);
 }
 
+/// Behind a blank each; of very many the first and the last.
+std::string names_of_barriers(const RunPlan& plan) {
+  constexpr size_t kMostNamed = 40;
+  std::vector<std::string> names;
+  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
+    if (plan.is_barrier[block]) names.push_back(" " + plan.layout.blocks[block].name);
+  }
+  if (names.size() <= kMostNamed) return fmt::format("{}", fmt::join(names, ""));
+  return fmt::format("{} ...{} ({})", names.front(), names.back(), with_commas(static_cast<int64_t>(names.size())));
+}
+
+/// What a run does before its first line of progress may take minutes then.
+void warn_of_many_blocks(const RunPlan& plan) {
+  constexpr int64_t kDeep = 2000;
+  const auto blocks = static_cast<int64_t>(plan.layout.blocks.size());
+  if (blocks < kDeep) return;
+  fmt::print(
+      "warning: {} blocks, each of which is pulled and pushed by itself: the start and the first validation ({} "
+      "tokens) take their time\n",
+      with_commas(blocks), plan.deck.eval.tokens > 0 ? "at most " + with_commas(plan.deck.eval.tokens) : "all");
+}
+
 void describe(const Setup& setup, const Communicator& world, int nodes) {
   const RunPlan& plan = setup.plan;
   const Deck& deck = plan.deck;
-  std::string barriers;
-  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
-    if (plan.is_barrier[block]) barriers += " " + plan.layout.blocks[block].name;
-  }
+  std::string barriers = names_of_barriers(plan);
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
   fmt::print("ranks: {} ({}, {}) on {}\n", world.size(), counted(plan.roles.servers(), "server"),
              counted(plan.roles.workers(), "worker"), counted(nodes, "node"));
@@ -282,6 +301,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   warn_of_slow_devices(plan);
+  warn_of_many_blocks(plan);
   std::fflush(stdout);
 }
 
