@@ -48,7 +48,7 @@ CommandBody add_train(CLI::App& app) {
       "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
       "deck.\nOf keys that exclude each other (batch_tokens, batch_sequences; train.steps, train.tokens, train.epochs) "
       "the one set nearest to the command line counts.\n"
-      "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false.");
+      "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false (one word each).");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();
   command->add_option("deck", *deck_file,
