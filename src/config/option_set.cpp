@@ -281,7 +281,8 @@ InputError OptionSet::error(const KeyError& bad) const {
     const bool is_inside = known.starts_with(bad.key() + ".");
     if (is_inside && (nearest == nullptr || entry.nearness > nearest->nearness)) nearest = &entry;
   }
-  return nearest == nullptr ? bad : InputError(place(nearest->key), bad.key(), bad.reason());
+  if (nearest == nullptr) return static_cast<const InputError&>(bad);
+  return {place(nearest->key), bad.key(), bad.reason()};
 }
 
 std::string OptionSet::effective() const {
