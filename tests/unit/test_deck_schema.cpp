@@ -216,6 +216,7 @@ TEST(KeyErrors, OfACommandWithASectionNameItsOption) {
   int64_t tokens = 0;
   keys.add("tokens", tokens, "");
   app.parse("--tokens 1");
+  Train train;  // whose keys the deck has
   keys.load(DeckFile(kSound).path());
   EXPECT_STREQ(keys.error(KeyError("eval.tokens", "too few")).what(), "command line: --tokens: too few");
   EXPECT_STREQ(keys.error("tokens", "too few").what(), "command line: --tokens: too few");
