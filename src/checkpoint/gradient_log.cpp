@@ -174,7 +174,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   root.set_number("servers", attempt_.servers);
   root.set_number("server", server_);
   root.set_number("first_step", first);
-  root.set_text("payload", payload_name(attempt_.payload));
+  root.set_text("payload", name_of(attempt_.payload));
   root.set_text("deck", attempt_.deck);
   root.set_number("vocabulary", attempt_.vocabulary);
   root.set_text("dataset_path", attempt_.dataset_path);

@@ -70,7 +70,7 @@ std::filesystem::path log_segment(const std::filesystem::path& run, int64_t atte
 std::string sums_name(const std::string& block) { return "sums/" + block; }
 std::string push_values_name(const std::string& block) { return "push_values/" + block; }
 
-std::string payload_name(LogPayload payload) {
+std::string name_of(LogPayload payload) {
   switch (payload) {
     case LogPayload::none:
       return "none";

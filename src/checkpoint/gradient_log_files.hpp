@@ -17,8 +17,6 @@ inline constexpr const char* kUnitArray = "units";
 std::string sums_name(const std::string& block);         // "sums/layers.0.mlp"
 std::string push_values_name(const std::string& block);  // "push_values/layers.0.mlp"
 
-std::string payload_name(LogPayload payload);
-
 /// Checksum of all fields of a row but the last one, which holds it.
 template <class Row>
 uint64_t checksum_of(const Row& row) {

@@ -80,7 +80,7 @@ LogAttempt header_of(const hdf5::File& file) {
   const std::string payload = root.text("payload");
   bool is_known = false;
   for (const LogPayload known : {LogPayload::none, LogPayload::metadata, LogPayload::sum, LogPayload::push}) {
-    if (payload_name(known) != payload) continue;
+    if (name_of(known) != payload) continue;
     header.payload = known;
     is_known = true;
   }

@@ -117,6 +117,19 @@ Communicator Communicator::split(int colour) const {
   return Communicator(std::make_unique<Impl>(comm));
 }
 
+Communicator Communicator::subset(const std::vector<int>& ranks) const {
+  constexpr int kTag = 14;  // apart from those of other messages
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(impl_->comm, &all), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some), "MPI_Group_incl");
+  check_mpi(MPI_Comm_create_group(impl_->comm, some, kTag, &comm), "MPI_Comm_create_group");
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  return Communicator(std::make_unique<Impl>(comm));
+}
+
 std::vector<int> Communicator::node_of_rank() const {
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;

@@ -133,8 +133,10 @@ ExitCode run_one(const Communicator& world, const LongtailRun& run, RunResult& r
     const std::string log = run.folder.string() + ".log";
     if (world.rank() == 0) quiet.emplace(log);
     // A training that aborts takes the bench with it, and leaves its folder.
-    if (takes_part(world, run))
-      code = run_training(ranks, run.deck, run.deck_text, run.blame, &result, "; its output: " + log);
+    if (takes_part(world, run)) {
+      code = run_training(ranks, run.deck, run.deck_text,
+                          {.result = &result, .failure_note = "; its output: " + log, .blame = run.blame});
+    }
     world.wait_barrier(kWaitForRun_s, "the other ranks to end a training");
   }
   return static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));

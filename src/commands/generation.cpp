@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/random.hpp"
 
@@ -43,15 +42,14 @@ PackedBatch last_window(const std::vector<int32_t>& context, int64_t max_length)
 
 std::string generate_text(Transformer& model, const ParameterPointers& parameters, const Tokenizer& tokenizer,
                           const std::string& prompt, int64_t tokens, double temperature, uint64_t seed,
-                          double most_seconds) {
-  const double start_s = now_s();
+                          const std::function<bool()>& goes_on) {
   const auto vocabulary = static_cast<size_t>(model.config().vocabulary);
   // Only what the tokenizer knows is drawn: a model may have spare rows behind its tokens.
   const size_t known = std::min(vocabulary, static_cast<size_t>(tokenizer.vocabulary()));
   std::vector<int32_t> context{tokenizer.end_of_text()};
   tokenizer.encode(prompt, context);
   std::vector<float> logits;
-  for (int64_t i = 0; i < tokens && now_s() - start_s < most_seconds; ++i) {
+  for (int64_t i = 0; i < tokens && (!goes_on || goes_on()); ++i) {
     const PackedBatch batch = last_window(context, model.config().max_length);
     model.logits(batch, parameters, logits);
     const std::span<const float> last = std::span(logits).last(vocabulary).first(known);

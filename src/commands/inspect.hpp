@@ -17,7 +17,8 @@ struct Inspection {
 
 enum class ReadContents { no, yes };
 
-/// `contents`: whether to read all tokens, or all values of all checkpoints, and compare them with their checksums.
+/// `contents`: whether to read all tokens, or all values of all checkpoints and logs, and compare them with their
+/// checksums.
 Inspection inspect_dataset(const std::filesystem::path& path, ReadContents contents);
 Inspection inspect_checkpoint(const std::filesystem::path& path);
 Inspection inspect_run(const std::filesystem::path& run, ReadContents contents);
@@ -28,5 +29,8 @@ std::vector<std::string> checkpoint_problems(const CheckpointSurvey& survey);
 /// Adds what metrics.h5 says of workers and blocks. A file that is cut, damaged or foreign is one problem line; whether
 /// it has to be there at all, the caller knows.
 void add_accounts(const std::filesystem::path& run, Inspection& result);
+
+/// Adds what the gradient log holds, and what is wrong with it.
+void add_log(const std::filesystem::path& run, ReadContents contents, Inspection& result);
 
 }  // namespace hat

@@ -147,8 +147,11 @@ bool survey(const fs::path& folder, std::vector<std::string>& problems) {
 
 void add_checkpoint(const fs::path& folder, ReadContents contents, Inspection& result) {
   nlohmann::json entry{{"path", folder.string()}, {"complete", false}};
-  if (folder.extension() == ".partial" || folder.extension().string().starts_with(".incomplete")) {
+  const std::string extension = folder.extension().string();
+  if (extension == ".partial" || extension.starts_with(".incomplete")) {
     result.text += fmt::format("    {}  not completed\n", folder.string());
+  } else if (extension.starts_with(".damaged")) {
+    result.text += fmt::format("    {}  damaged, set aside\n", folder.string());
   } else if (contents == ReadContents::yes && !survey(folder, result.problems)) {
     result.text += fmt::format("    {}  damaged\n", folder.string());
   } else {
@@ -204,6 +207,7 @@ Inspection inspect_run(const fs::path& run, ReadContents contents) {
   add_metrics(run, result);
   add_accounts(run, result);
   add_checkpoints(run, contents, result);
+  add_log(run, contents, result);
   add_missing(run, result);
   return result;
 }

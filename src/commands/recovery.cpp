@@ -29,11 +29,12 @@ struct Stage {
   int64_t from = 0;
   int64_t to = 0;
   bool has_checkpoint = false;  ///< of `from`; otherwise from the start values
+  bool is_needed = false;
 
-  std::string text() const { return fmt::format("{} {} {}", from, to, has_checkpoint ? 1 : 0); }
+  std::string text() const { return fmt::format("{} {} {} {}", from, to, has_checkpoint ? 1 : 0, is_needed ? 1 : 0); }
   static Stage of(const std::string& text) {
     Stage stage;
-    std::istringstream(text) >> stage.from >> stage.to >> stage.has_checkpoint;
+    std::istringstream(text) >> stage.from >> stage.to >> stage.has_checkpoint >> stage.is_needed;
     return stage;
   }
 };
@@ -74,13 +75,14 @@ std::optional<int64_t> choose_base(const fs::path& run, GradientLogReader& log) 
   }
 }
 
-/// What rank 0 finds that is to be done next; `to` == `from`: nothing.
+/// What rank 0 finds that is to be done next. A run that was killed before its first step, too, gets a checkpoint.
 Stage next_stage(const fs::path& run, GradientLogReader& log) {
   const std::optional<int64_t> base = choose_base(run, log);
   Stage stage{.from = base.value_or(0), .to = base.value_or(0), .has_checkpoint = base.has_value()};
   const GradientLogReader::Attempt* attempt = log.attempt_of(stage.from);
   if (attempt == nullptr) return stage;
   stage.to = complete_stretch(log, *attempt, plan_of(attempt->header), stage.from, log.end_of(*attempt)).end;
+  stage.is_needed = stage.to > stage.from || (!base && attempt->header.first_step == 0);
   return stage;
 }
 
@@ -89,6 +91,7 @@ Stage next_stage(const fs::path& run, GradientLogReader& log) {
 int64_t rebuild_servers(const Communicator& world, const fs::path& run, GradientLogReader& log,
                         const GradientLogReader::Attempt& attempt, const RunPlan& plan, const Stage& stage) {
   int64_t reached = stage.to;
+  if (stage.has_checkpoint && stage.to == stage.from) return reached;
   for (int server = world.rank(); server < plan.roles.servers(); server += world.size()) {
     ShardReplay replay(plan, server);
     if (stage.has_checkpoint) {
@@ -112,7 +115,7 @@ ExitCode replay_stage(const Communicator& world, const fs::path& run, GradientLo
   const GradientLogReader::Attempt* attempt = log.attempt_of(stage.from);
   ExitCode code = ExitCode::success;
   RunPlan plan;
-  while (stage.to > stage.from) {
+  while (true) {
     int64_t reached = stage.from;
     code = on_all_ranks(world, [&] {
       if (attempt == nullptr) throw Error("the gradient log is not seen alike on all ranks");
@@ -125,15 +128,19 @@ ExitCode replay_stage(const Communicator& world, const fs::path& run, GradientLo
     stage.to = reached;
   }
   return on_all_ranks(world, [&] {
-    if (world.rank() != 0 || stage.to == stage.from) return;
+    if (world.rank() != 0 || (stage.has_checkpoint && stage.to == stage.from)) return;
     const fs::path folder = checkpoint_folder(run, stage.to);
     if (fs::exists(folder)) set_incomplete_aside(run);
     CheckpointState state = stage.has_checkpoint ? CheckpointReader(checkpoint_folder(run, stage.from)).state()
                                                  : state_at_start(attempt->header, plan);
     extend(state, complete_stretch(log, *attempt, plan, stage.from, stage.to), attempt->header);
     complete_checkpoint(folder, state, slices_of_servers(plan));
-    fmt::print("recovered steps {} to {} from the gradient log in {:.1f} s\n", stage.from + 1, stage.to,
-               now_s() - begin_s);
+    if (stage.to == 0) {
+      fmt::print("the run had not committed a step: it begins anew\n");
+    } else {
+      fmt::print("recovered steps {} to {} from the gradient log in {:.1f} s\n", stage.from + 1, stage.to,
+                 now_s() - begin_s);
+    }
     std::fflush(stdout);
   });
 }
@@ -163,7 +170,7 @@ ExitCode recover_run(const Communicator& world, const fs::path& run) {
     });
     if (code != ExitCode::success) return code;
     stage = Stage::of(world.broadcast(stage.text(), 0));
-    if (stage.to == stage.from || stage.from <= before) break;  // the same again: its records are damaged
+    if (!stage.is_needed || stage.from <= before) break;  // the same again: its records are damaged
     before = stage.from;
     code = replay_stage(world, run, *log, stage);
     if (code != ExitCode::success) return code;

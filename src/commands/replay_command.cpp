@@ -110,7 +110,7 @@ class RunReplay {
       throw InputError(run_.string(), "log",
                        fmt::format("of attempt {} holds no gradients (log.payload was '{}'): there is nothing to "
                                    "replay from step {} on",
-                                   next->header.number, payload == LogPayload::none ? "none" : "metadata", step_));
+                                   next->header.number, name_of(payload), step_));
     }
     if (next == attempt_) return;
     attempt_ = next;

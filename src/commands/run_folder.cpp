@@ -52,8 +52,6 @@ bool has_status(const fs::path& run, const char* wanted) noexcept {
   }
 }
 
-bool failure_is_noted(const fs::path& run) noexcept { return has_status(run, "failed"); }
-
 void write_status(const fs::path& run, const nlohmann::json& status) {
   write_file_durably(run / "status.json", status.dump(2) + "\n");
 }
@@ -187,15 +185,15 @@ bool may_tell_failure(const fs::path& run, int rank) noexcept {
   if (file >= 0) {
     ::close(file);
     // The first one takes its claim back when the reason is noted: this rank may be later than that.
-    if (!failure_is_noted(run)) return true;
+    if (!has_failed(run)) return true;
     ::unlink(claim.c_str());
     return false;
   }
   if (error != EEXIST) let_lower_ranks_speak(rank);
   for (const double begin_s = now_s(); error == EEXIST && now_s() - begin_s < kPatience_s; ::usleep(kPause_us)) {
-    if (failure_is_noted(run)) return false;
+    if (has_failed(run)) return false;
   }
-  return !failure_is_noted(run);
+  return !has_failed(run);
 }
 
 void note_failure(const fs::path& run, const std::string& reason) noexcept {
@@ -206,6 +204,8 @@ void note_failure(const fs::path& run, const std::string& reason) noexcept {
     // `reason` stands on stderr already, and often says why this failed as well (a full disk): one line is enough.
   }
 }
+
+bool has_failed(const fs::path& run) noexcept { return has_status(run, "failed"); }
 
 bool is_over(const RunPlan& plan) {
   return plan.deck.resume && plan.first_step == plan.end_step && has_status(plan.deck.output, "finished");

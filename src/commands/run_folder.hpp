@@ -47,6 +47,9 @@ bool may_tell_failure(const std::filesystem::path& run, int rank) noexcept;
 /// status.json says that the run failed, and why, as far as it still can be written. For the rank that may tell.
 void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
 
+/// Whether a rank has noted that the run failed.
+bool has_failed(const std::filesystem::path& run) noexcept;
+
 /// Whether the run that is to be continued has finished with the very steps that it is asked for.
 bool is_over(const RunPlan& plan);
 

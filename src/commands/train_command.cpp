@@ -1,13 +1,24 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "commands/all_ranks.hpp"
+#include "commands/run_folder.hpp"
 #include "commands/training_run.hpp"
 #include "hat/comm/mpi_environment.hpp"
+#include "hat/comm/rank_watch.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/config/deck_schema.hpp"
+#include "hat/core/clock.hpp"
+#include "hat/core/stop_signal.hpp"
+#include "hat/core/watchdog.hpp"
 
 namespace hat {
 
@@ -24,18 +35,103 @@ void continue_where_the_deck_lies(OptionSet& options, const Deck& deck, const st
   options.set("output", run.string(), deck_file->string());
 }
 
-ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
-  MpiEnvironment mpi;
-  const Communicator world = Communicator::world();
-  const ExitCode code = on_all_ranks(world, [&] {
-    refuse_accidental_singleton();
+/// MPI_Init is watched with the deck's time-out, so the deck is read before it; what is wrong with it is told behind
+/// it.
+std::exception_ptr load(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
+  try {
     options.load(deck_file);
     continue_where_the_deck_lies(options, deck, deck_file);
     resolve_presets(options, deck);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+/// A run, on fewer and fewer ranks if some are lost on the way and the launcher spares the others.
+class Survival {
+ public:
+  Survival(const Communicator& world, Watchdog& watchdog, KeyBlame blame)
+      : world_(&world), watchdog_(watchdog), blame_(std::move(blame)) {}
+
+  ExitCode run(Deck deck, const std::string& deck_text, double begin_s) {
+    while (true) {
+      std::unique_ptr<RankWatch> watch;
+      if (launcher_spares_survivors() && world_->size() > 1) {
+        watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
+        watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
+      }
+      try {
+        return run_training(*world_, deck, deck_text,
+                            {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s, .blame = blame_});
+      } catch (const RankLost& lost) {
+        regroup_after(lost, *watch, deck);
+        (void)watch.release();  // what the ranks were doing still refers to it
+        deck.resume = true;
+        deck.servers = std::min<int64_t>(deck.servers, std::max(1, world_->size() - 1));
+      }
+    }
+  }
+
+  /// MPI_Finalize would wait for the dead, as would freeing what they had a part in.
+  [[noreturn]] static void leave(ExitCode code) {
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(code));
+  }
+  bool has_lost_ranks() const { return has_lost_ranks_; }
+
+ private:
+  static constexpr double kFrozenAfter_s = 10;
+
+  void regroup_after(const RankLost& lost, RankWatch& watch, const Deck& deck) {
+    has_lost_ranks_ = true;
+    const double begin_s = now_s();
+    if (has_failed(deck.output)) leave(ExitCode::failure);  // it did not die: it told why it cannot go on
+    watchdog_.enter("finding the other survivors", start_patience_s(deck));
+    try {
+      world_ = new Communicator(regroup(*world_, watch, lost.ranks(), deck.timeout_s));  // never freed
+    } catch (const Error& error) {
+      fmt::print(stderr, "hat: {}; {}\n", lost.what(), error.what());
+      leave(ExitCode::failure);
+    }
+    if (world_->rank() != 0) return;
+    fmt::print("{}; the run goes on with the other {} rank{} (they were together after {:.1f} s)\n", lost.what(),
+               world_->size(), world_->size() == 1 ? "" : "s", now_s() - begin_s);
+    std::fflush(stdout);
+  }
+
+  const Communicator* world_;
+  Watchdog& watchdog_;
+  KeyBlame blame_;
+  bool has_lost_ranks_ = false;
+};
+
+ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& deck_file) {
+  const double begin_s = now_s();
+  catch_stop_signals();
+  const std::exception_ptr problem = load(options, deck, deck_file);
+  const int rank = rank_told_by_launcher();
+  Watchdog watchdog(fmt::format("rank {}", rank));
+  watchdog.set_last_word([rank](const std::string& line) {
+    let_lower_ranks_speak(rank);
+    fmt::print(stderr, "hat: {}\n", line);
+    return static_cast<int>(ExitCode::failure);
   });
-  if (code != ExitCode::success) return code;
-  const KeyBlame blame = [&options](const KeyError& bad) { return options.error(bad); };
-  return run_training(world, deck, options.effective(), blame, nullptr);
+  watchdog.enter("MPI_Init", start_patience_s(deck));
+  MpiEnvironment mpi;
+  const Communicator world = Communicator::world();
+  watchdog.enter("reading the deck on all ranks", start_patience_s(deck));
+  ExitCode code = on_all_ranks(world, [&] {
+    refuse_accidental_singleton();
+    if (problem) std::rethrow_exception(problem);
+  });
+  if (code == ExitCode::success) {
+    Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
+    code = survival.run(deck, options.effective(), begin_s);
+    if (survival.has_lost_ranks()) Survival::leave(code);
+  }
+  watchdog.enter("MPI_Finalize", start_patience_s(deck));
+  return code;
 }
 
 }  // namespace
@@ -48,6 +144,9 @@ CommandBody add_train(CLI::App& app) {
       "Every key is also an environment variable (model.width: HAT_MODEL_WIDTH). Command line over environment over "
       "deck.\nOf keys that exclude each other (batch_tokens, batch_sequences; train.steps, train.tokens, train.epochs) "
       "the one set nearest to the command line counts.\n"
+      "SIGTERM or SIGUSR1 on any rank, or the end of the time (time_limit, Slurm), stops a run with a checkpoint: exit "
+      "code 0, "
+      "status.json says \"stopped\"\nand why; --resume continues it.\n"
       "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false (one word each).");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();

@@ -15,6 +15,7 @@
 #include "commands/memory_plan.hpp"
 #include "commands/rank_trace.hpp"
 #include "commands/recovery.hpp"
+#include "commands/run_deadline.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/comm/backoff.hpp"
@@ -22,8 +23,11 @@
 #include "hat/comm/emulated_network.hpp"
 #include "hat/comm/mailbox.hpp"
 #include "hat/comm/mpi_environment.hpp"
+#include "hat/comm/rank_watch.hpp"
 #include "hat/commands/generation.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/proc.hpp"
+#include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/node_slots.hpp"
@@ -56,7 +60,41 @@ struct Setup {
   int64_t fewest_cores = 0;    ///< that a worker may use
   int server = -1;             ///< number of this rank's server, or -1
   int worker = -1;
+  Watchdog* watchdog = nullptr;
+
+  /// The collectives from here on. `file_bytes`: what some rank reads or writes meanwhile.
+  void enter(const char* phase, int64_t file_bytes = 0) const {
+    constexpr double kSlowestDisk = 10e6;  // bytes/s
+    if (watchdog == nullptr) return;
+    watchdog->enter(phase, start_patience_s(plan.deck) + static_cast<double>(file_bytes) / kSlowestDisk);
+  }
+  /// What comes has its own time-outs.
+  void leave() const {
+    if (watchdog != nullptr) watchdog->leave();
+  }
 };
+
+/// Bytes of all files in a folder, or of a file; 0 where that cannot be seen.
+int64_t bytes_of_files(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error))
+    return static_cast<int64_t>(std::filesystem::file_size(path, error));
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
+/// Of the checkpoints, or the log, of a run.
+int64_t bytes_in_folders(const std::filesystem::path& run, const char* name) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& folder : std::filesystem::directory_iterator(run / name, error)) {
+    bytes += bytes_of_files(folder.path());
+  }
+  return bytes;
+}
 
 int position_of(const std::vector<int>& ranks, int rank) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
@@ -302,6 +340,8 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   warn_of_slow_devices(plan);
   warn_of_many_blocks(plan);
+  const std::string limit = describe_deadline(plan.deadline);
+  if (!limit.empty()) fmt::print("{}\n", limit);
   std::fflush(stdout);
 }
 
@@ -372,56 +412,88 @@ void describe_links(const RunPlan& plan) {
   std::fflush(stdout);
 }
 
+/// What a rank has while it lives its role. Where a rank of the run was lost it is left as it is: messages may still
+/// arrive in its memory, and freeing windows and communicators would wait for the dead.
+struct RoleLife {
+  std::unique_ptr<RankTrace> trace = nullptr;
+  std::optional<EnergyCounter> energy = {};
+  std::unique_ptr<EmulatedNetwork> network = nullptr;
+  std::unique_ptr<Window> window = nullptr;
+  std::optional<Communicator> workers = {};
+  std::optional<Communicator> sharers = {};
+  std::optional<NodeSlots> node_slots = {};
+  std::unique_ptr<Server> server = nullptr;
+  std::unique_ptr<Worker> worker = nullptr;
+};
+
 /// The run itself: a window for the parameters, then each rank lives its role.
-void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank, RunResult* result) {
+void live(RoleLife& life, Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
+          const RunSurroundings& surroundings) {
   const RunPlan& plan = setup.plan;
-  RankTrace trace(plan, world, node_of_rank, setup.server, setup.worker);
-  std::optional<EnergyCounter> energy;
-  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) energy.emplace();
+  setup.enter("making the windows for parameters");
+  life.trace = std::make_unique<RankTrace>(plan, world, node_of_rank, setup.server, setup.worker);
+  if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) life.energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
-  const std::unique_ptr<EmulatedNetwork> network = emulate_network(plan, world);
-  const Window window(world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
-  const Communicator workers = world.split(setup.worker >= 0 ? 0 : -1);
+  life.network = emulate_network(plan, world);
+  life.window = std::make_unique<Window>(
+      world, setup.server >= 0 ? plan.slots.window_bytes[static_cast<size_t>(setup.server)] : 0);
+  life.workers = world.split(setup.worker >= 0 ? 0 : -1);
   const bool shares = setup.worker >= 0 && plan.pull_sharers(setup.worker) > 1;
-  const Communicator sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
-  std::optional<NodeSlots> node_slots;
-  if (shares) node_slots.emplace(plan, sharers);
-  if (network && setup.worker >= 0) workers.charge_transfers_to(*network);
+  life.sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
+  if (shares) life.node_slots.emplace(plan, *life.sharers);
+  if (life.network && setup.worker >= 0) life.workers->charge_transfers_to(*life.network);
+  setup.enter("measuring links between workers");
   if (plan.forms_gangs()) {
-    setup.plan.links = links_of(plan, world, workers, setup.worker >= 0);
+    setup.plan.links = links_of(plan, world, *life.workers, setup.worker >= 0);
     if (setup.server == 0) describe_links(plan);
   }
-  std::unique_ptr<Server> server;
+  setup.enter("filling in start values", setup.checkpoint ? bytes_of_files(setup.checkpoint->folder()) : 0);
   if (setup.server >= 0) {
     const CheckpointReader* checkpoint = setup.checkpoint ? &*setup.checkpoint : nullptr;
-    server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, window, checkpoint, trace.of_server());
+    life.server = std::make_unique<Server>(plan, setup.server, *setup.dataset, world, *life.window, checkpoint,
+                                           life.trace->of_server());
   }
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
+  setup.leave();
+  const auto look_after_ranks = [&surroundings] {
+    if (surroundings.watch != nullptr) surroundings.watch->check();
+  };
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
     // Everybody waits for the sample: of a large model it is shorter rather than late.
-    const Worker::Sampler sampler = [&](Transformer& model, const ParameterPointers& parameters) {
+    const Worker::Sampler sampler = [&setup, &plan, &sample](Transformer& model, const ParameterPointers& parameters,
+                                                             const std::function<bool()>& goes_on) {
+      const double end_s = now_s() + plan.deck.timeout_s / 4;
       return generate_text(model, parameters, setup.dataset->tokenizer(), sample.prompt, sample.tokens,
-                           sample.temperature, plan.deck.seed, plan.deck.timeout_s / 4);
+                           sample.temperature, plan.deck.seed, [&] { return goes_on() && now_s() < end_s; });
     };
-    std::function<void()> own_server;
-    if (server) own_server = [&] { server->progress(); };
-    Worker(plan, setup.worker, *setup.dataset, world, workers, window, node_slots ? &*node_slots : nullptr, own_server,
-           sampler, before, trace.of_worker(), energy ? &*energy : nullptr)
-        .run();
+    std::function<void()> beside;
+    if (life.server || surroundings.watch != nullptr) {
+      beside = [look_after_ranks, server = life.server.get()] {
+        look_after_ranks();
+        if (server != nullptr) server->progress();
+      };
+    }
+    life.worker = std::make_unique<Worker>(plan, setup.worker, *setup.dataset, world, *life.workers, *life.window,
+                                           life.node_slots ? &*life.node_slots : nullptr, beside, sampler, before,
+                                           life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
+    life.worker->run();
+    life.worker.reset();
   }
   Backoff backoff;
-  while (server && !server->finished()) {
-    if (server->progress()) {
+  while (life.server && !life.server->finished()) {
+    look_after_ranks();
+    if (life.server->progress()) {
       backoff.reset();
     } else {
       backoff.pause();
     }
   }
-  if (result != nullptr && setup.server == 0) *result = server->result();
+  if (surroundings.result != nullptr && setup.server == 0) *surroundings.result = life.server->result();
   // Some say that they are there to one that has ended: while the last checkpoint is written, for instance.
-  const auto hears = [&world] {
+  const auto hears = [&world, look_after_ranks] {
+    look_after_ranks();
     bool any = false;
     for (const MailTag tag : {MailTag::to_worker, MailTag::to_server}) {
       while (world.try_receive(static_cast<int>(tag))) any = true;
@@ -430,8 +502,69 @@ void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& 
   };
   world.wait_barrier(plan.deck.timeout_s, "the other ranks to end", hears);
   hears();
-  trace.write();
-  if (setup.server == 0) server->mark_finished();
+  life.trace->write();
+  if (setup.server == 0) life.server->mark_finished();
+  if (setup.watchdog != nullptr) {  // nothing of the run is lost any more
+    setup.watchdog->set_last_word([](const std::string& line) {
+      fmt::print(stderr, "hat: {}; all files of the run are complete\n", line);
+      return static_cast<int>(ExitCode::success);
+    });
+  }
+  setup.enter("freeing the windows for parameters");
+}
+
+/// Whether an error is what the death of another rank looks like from here (a connection that breaks, say): that is
+/// noticed a moment later. Throws RankLost then.
+void blame_lost_ranks(RankWatch* watch) {
+  constexpr double kMoment_s = 2;
+  if (watch == nullptr) return;
+  Backoff backoff;
+  for (const double begin_s = now_s(); now_s() - begin_s < kMoment_s; backoff.pause()) watch->check();
+}
+
+void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
+               const RunSurroundings& surroundings) {
+  auto life = std::make_unique<RoleLife>();
+  const auto leave_as_it_is = [&life] {
+    if (life->server) life->server->abandon();
+    (void)life.release();
+  };
+  try {
+    live(*life, setup, world, node_of_rank, surroundings);
+  } catch (const RankLost&) {
+    leave_as_it_is();
+    throw;
+  } catch (const std::exception&) {
+    try {
+      blame_lost_ranks(surroundings.watch);
+    } catch (const RankLost&) {
+      leave_as_it_is();
+      throw;
+    }
+    (void)life.release();  // the job is aborted without another call of MPI
+    throw;
+  }
+}
+
+/// Where the reason goes once there is a run folder. Returns the exit code.
+ExitCode tell_failure(const std::filesystem::path& run, int rank, const std::string& line, const std::string& note) {
+  if (may_tell_failure(run, rank)) {
+    fmt::print(stderr, "hat: {}{}\n", line, note);
+    std::fflush(stderr);
+    note_failure(run, line);
+  }
+  return ExitCode::failure;
+}
+
+/// Before there is a run folder: whether some rank has been asked to stop. Collective. The first one says so.
+bool is_stopped(const Communicator& world) {
+  const int64_t priority = stop_signal() == 0 ? 0 : world.size() - world.rank();
+  const int64_t first = world.all_reduce_max(priority);
+  if (first > 0 && priority == first) {
+    fmt::print("stopped before the run began, nothing was written: {} on rank {}\n", signal_name(stop_signal()),
+               world.rank());
+  }
+  return first > 0;
 }
 
 /// Number of this start in the gradient log. Without a payload a log of an earlier start still needs to be told that
@@ -458,17 +591,29 @@ ExitCode check_nobody_trains_in(const Communicator& world, const std::string& ru
 
 }  // namespace
 
-ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text, const KeyBlame& blame,
-                      RunResult* result, const std::string& failure_note) {
+namespace {
+
+ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, const std::string& deck_text,
+                    const RunSurroundings& surroundings) {
+  setup.watchdog = surroundings.watchdog;
+  setup.plan.deck = deck;
+  const int64_t files =
+      bytes_of_files(deck.data.path) + (deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
+  setup.enter("comparing decks of all ranks");
   const std::vector<int> node_of_rank = world.node_of_rank();
-  Setup setup;
   const std::string first_deck = world.broadcast(deck_text, 0);
   ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
   if (code == ExitCode::success) code = check_nobody_trains_in(world, deck.output);
-  if (code == ExitCode::success && deck.resume) code = recover_run(world, deck.output);
+  if (code == ExitCode::success && deck.resume) {
+    // Replaying is slower than reading: ten times the time.
+    setup.enter("recovering from the gradient log",
+                10 * (bytes_in_folders(deck.output, "checkpoints") + bytes_in_folders(deck.output, "log")));
+    code = recover_run(world, deck.output);
+  }
   if (code != ExitCode::success) return code;
+  setup.enter("checking deck and data on all ranks", files);
   code = on_all_ranks(
-      world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); }, blame);
+      world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); }, surroundings.blame);
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
@@ -478,29 +623,53 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     }
     return ExitCode::success;
   }
-  code = choose_compute(world, node_of_rank, setup, blame);
-  if (code != ExitCode::success) return code;
+  setup.enter("measuring what ranks can do");
+  code = choose_compute(world, node_of_rank, setup, surroundings.blame);
+  if (code != ExitCode::success || is_stopped(world)) return code;
+  setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
+  if (setup.server == 0 && surroundings.begin_s) {
+    setup.plan.deadline = run_deadline(setup.plan.deck, *surroundings.begin_s);
+  }
   code = on_all_ranks(world, [&] {
     if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
     if (setup.server == 0) setup.plan.log_attempt = log_attempt(setup.plan.deck);
   });
   setup.plan.log_attempt = world.all_reduce_max(setup.plan.log_attempt);
   if (code != ExitCode::success) return code;
+  if (setup.watchdog != nullptr) {
+    setup.watchdog->set_last_word([run = setup.plan.deck.output, rank = world.rank()](const std::string& line) {
+      return static_cast<int>(tell_failure(run, rank, line, ""));
+    });
+  }
   try {
     if (setup.server == 0) describe(setup, world, *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1);
-    run_roles(setup, world, node_of_rank, result);
+    run_roles(setup, world, node_of_rank, surroundings);
+  } catch (const RankLost&) {
+    throw;
   } catch (const std::exception& error) {
     // Others may be waiting for this rank in any call: only an abort reaches them.
-    if (may_tell_failure(setup.plan.deck.output, world.rank())) {
-      const std::string line =
-          fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
-      fmt::print(stderr, "hat: {}{}\n", line, failure_note);
-      std::fflush(stderr);
-      note_failure(setup.plan.deck.output, line);
-    }
-    abort_all_ranks(static_cast<int>(ExitCode::failure));
+    const std::string line =
+        fmt::format("rank {} ({}): {}", world.rank(), role_name(setup.plan.roles, world.rank()), error.what());
+    const ExitCode failure = tell_failure(setup.plan.deck.output, world.rank(), line, surroundings.failure_note);
+    setup.enter("MPI_Abort");
+    abort_all_ranks(static_cast<int>(failure));
   }
   return ExitCode::success;
+}
+
+}  // namespace
+
+ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text,
+                      const RunSurroundings& surroundings) {
+  auto setup = std::make_unique<Setup>();
+  try {
+    return train_with(*setup, world, deck, deck_text, surroundings);
+  } catch (const RankLost&) {
+    // What a rank was doing still refers to it (RoleLife).
+    setup->lock.reset();
+    (void)setup.release();
+    throw;
+  }
 }
 
 ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "hat/core/duration.hpp"
+
 namespace hat {
 
 namespace {
@@ -44,6 +46,15 @@ CLI::Validator integer_in(int64_t least, int64_t most) {
     return fmt::format("must be {}, not '{}'", range, text);
   };
   return CLI::Validator(check, open ? fmt::format("[>= {}]", least) : fmt::format("[{} - {}]", least, most));
+}
+
+CLI::Validator time_span() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (parse_duration(text)) return "";
+        return fmt::format("must be seconds, M:SS, H:MM:SS or D-HH:MM:SS, not '{}'", text);
+      },
+      "[s, H:MM:SS or D-HH:MM:SS]");
 }
 
 CLI::Validator true_or_false() {

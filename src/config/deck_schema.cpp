@@ -107,6 +107,15 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       .add("timeout_s", deck.timeout_s,
            "Longest silence of other ranks in seconds. Whoever computes is not silent, however long a unit takes")
       ->check(real_in(0, 1e6, Ends::without_least));
+  options
+      .add("stall_after_s", deck.stall_after_s,
+           "Seconds of silence after which a line says who waits for whom, and again more and more seldom; 0: never")
+      ->check(real_in(0, 1e6));
+  options
+      .add("time_limit", deck.time_limit,
+           "Time that this start of the run has, from the start of the process; it stops before with a checkpoint. 0: "
+           "none but what Slurm leaves the job, which counts in any case")
+      ->check(time_span());
 }
 
 void add_model_keys(OptionSet& options, ModelConfig& model) {
@@ -482,6 +491,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   settle_cutting(options, deck);
   check_delay(options, deck);
   check_gang(options, deck);
+  check_log(options, deck);
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);
   check_sizes(options, deck);

@@ -25,4 +25,13 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
       "Whether log files are removed that complete checkpoints have made unnecessary, or all are kept for a replay");
 }
 
+void check_log(const OptionSet& options, const Deck& deck) {
+  if (deck.log.payload == LogPayload::push && deck.delay.compensation > 0) {
+    throw options.error("log.payload",
+                        "push holds gradients as workers sent them, and staleness.compensation changes them by older "
+                        "parameters, which a replay would not have; use sum",
+                        {"staleness.compensation"});
+  }
+}
+
 }  // namespace hat

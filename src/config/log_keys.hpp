@@ -6,5 +6,7 @@
 namespace hat {
 
 void add_log_keys(OptionSet& options, LogConfig& log);
+/// Throws InputError where what is asked for cannot be had.
+void check_log(const OptionSet& options, const Deck& deck);
 
 }  // namespace hat

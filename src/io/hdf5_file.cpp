@@ -79,7 +79,14 @@ File File::open_to_write(const std::filesystem::path& path) {
 File File::open_appended(const std::filesystem::path& path) {
   const LibraryLock lock;
   check_is_hdf5(path);
-  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, H5P_DEFAULT), path.string(), false);
+  // What does not fit its checksum may be half written, so HDF5 reads it again, after pauses that double each time: its
+  // default of 100 attempts would wait for years where the file is damaged.
+  constexpr unsigned kAttempts = 20;
+  const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  if (!access.valid() || H5Pset_metadata_read_attempts(access.get(), kAttempts) < 0) {
+    throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
+  }
+  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()), path.string(), false);
   if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
   return file;
 }

@@ -188,7 +188,7 @@ GangPlanner::Outcome GangPlanner::simulate(std::span<const Sequence> sequences, 
 }
 
 std::vector<PlannedGang> GangPlanner::plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
-                                           int64_t staleness) const {
+                                           int64_t staleness, bool may_split) const {
   const GangOptions& gang = options_.gang;
   const auto workers = static_cast<int64_t>(free_at.size());
   const int64_t most = std::min(gang.max_workers, workers);
@@ -209,6 +209,7 @@ std::vector<PlannedGang> GangPlanner::plan(std::span<const Sequence> sequences, 
   }
   const double begin = std::ranges::min(free_at);
   Outcome best = simulate(sequences, free_at, load, {.longer_than = 0, .range = 1, .most_workers = 1});
+  if (!may_split) return best.gangs;
   double least = begin + (best.score - begin) * (1 - kLeastGain);
   const double longest = costs_.cost(size_of(sequences.front())) / load.mean_speed;
   for (const int64_t most_workers : {most, (most + 1) / 2}) {

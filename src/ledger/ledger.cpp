@@ -73,6 +73,7 @@ Ledger::Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, 
       prior_costs_(options.workers, options.area_weight),
       planner_(options_, costs_),
       gangs_(options_, options.deterministic ? prior_costs_ : costs_),
+      trial_(options.workers, std::max<int64_t>(options.staleness, 0), options.before_barrier),
       phase_(Phase::training),
       pause_(options.first_step),  // the first pause: validation before training
       run_{.committed = options.first_step,
@@ -89,13 +90,48 @@ int64_t Ledger::next_pause(int64_t after) const {
   return pause;
 }
 
+/// One behind the last step of which a unit is leased, or which a worker was told to have no unit of: that one may have
+/// entered the step's rings, which then have to come to their end. (A step is open before it is known who takes units
+/// of it.)
+int64_t Ledger::first_step_not_begun() const {
+  int64_t end = run_.committed;
+  if (options_.staleness != kUnbounded) {
+    for (const WorkerState& worker : run_.workers) end = std::max(end, worker.first_step);
+  }
+  for (auto step = steps_.rbegin(); step != steps_.rend() && step->first >= end; ++step) {
+    const bool is_leased =
+        std::ranges::any_of(step->second.units, [](const auto& unit) { return unit.second.state != UnitState::free; });
+    if (is_leased) return step->first + 1;
+  }
+  return end;
+}
+
+int64_t Ledger::stop() {
+  if (stopped_ || phase_ == Phase::finished) return options_.end_step;
+  stopped_ = true;
+  const int64_t end = first_step_not_begun();
+  steps_.erase(steps_.lower_bound(end), steps_.end());
+  run_.free.erase(run_.free.lower_bound(end), run_.free.end());
+  for (WorkerState& worker : run_.workers) {  // of gangs that will not come together
+    std::erase_if(worker.reserved, [&](const Assigned& range) { return range.step >= end; });
+  }
+  options_.end_step = pause_ = end;
+  advance_phase();
+  return end;
+}
+
 void Ledger::advance_phase() {
+  if (stopped_) {
+    if (run_.committed == options_.end_step) phase_ = Phase::finished;
+    return;
+  }
   if (phase_ == Phase::training && run_.committed == pause_) {
     const bool due = pause_ == options_.first_step || pause_ == options_.end_step ||
                      (options_.evaluate_every > 0 && pause_ % options_.evaluate_every == 0);
     groups_.assign(due ? validation_.size() : 0, std::nullopt);
     groups_leased_ = 0;
     phase_ = Phase::evaluating;
+    trial_.pause();
   }
   if (phase_ == Phase::evaluating &&
       std::all_of(groups_.begin(), groups_.end(), [](const auto& group) { return group.has_value(); })) {
@@ -144,11 +180,12 @@ std::vector<Sequence> Ledger::form_gangs(OpenStep& open, int64_t worker, int64_t
                                          double now_s) {
   if (options_.gang.policy == SplitPolicy::never || options_.staleness == kUnbounded) return sequences;
   const std::vector<Sequence> sorted = longest_first(sequences);
+  const bool may_split = !tries_splitting() || trial_.may_split(step);
   // Units fixed in advance: as if all began at once.
   const std::vector<double> free_at =
       plans_ahead() ? planner_.free_at(worker, step, run_, now_s) : std::vector<double>(run_.workers.size(), 0.0);
   const int64_t staleness = step < options_.sync_steps ? 0 : options_.staleness;
-  for (PlannedGang& gang : gangs_.plan(sorted, free_at, staleness)) {
+  for (PlannedGang& gang : gangs_.plan(sorted, free_at, staleness, may_split)) {
     const Sequence& sequence = sorted[gang.place];
     sequences.erase(std::ranges::find(sequences, sequence));
     add_gang(open, step, sequence, std::move(gang));
@@ -166,6 +203,11 @@ Ledger::OpenStep& Ledger::open_step(int64_t worker, int64_t step, double now_s) 
   open.complete.assign(static_cast<size_t>(options_.completions), false);
   const auto workers = static_cast<size_t>(options_.workers);
   open.own_units.resize(workers);
+  for (const Sequence& sequence : plan.sequences) {
+    const double cost = costs_.cost(size_of(sequence));
+    open.cost += cost;
+    open.longest_cost = std::max(open.longest_cost, cost);
+  }
   const std::vector<Sequence> sequences = form_gangs(open, worker, step, plan.sequences, now_s);
   const auto add_shares = [&](const std::vector<std::vector<Sequence>>& shares) {
     for (size_t worker = 0; worker < workers; ++worker) {
@@ -361,6 +403,16 @@ void Ledger::completed(int64_t completion, int64_t step, double now_s) {
   commit_complete_steps(now_s);
 }
 
+/// Cost that one worker does in a second, the mean of all.
+double Ledger::mean_speed() const {
+  const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
+  double speed = 0;
+  for (int64_t worker = 0; worker < options_.workers; ++worker) {
+    speed += costs_.cost(full) / costs_.seconds(worker, full);
+  }
+  return speed / static_cast<double>(options_.workers);
+}
+
 void Ledger::commit_complete_steps(double now_s) {
   for (auto found = steps_.find(run_.committed); found != steps_.end(); found = steps_.find(run_.committed)) {
     OpenStep& step = found->second;
@@ -378,6 +430,10 @@ void Ledger::commit_complete_steps(double now_s) {
     if (result.tokens != step.target_tokens) {
       throw Error(fmt::format("step {} trained {} target tokens, but the data order has {}", run_.committed,
                               result.tokens, step.target_tokens));
+    }
+    if (tries_splitting() && costs_.knows_seconds()) {
+      const double speed = mean_speed();
+      trial_.committed(run_.committed, step.cost / speed, step.longest_cost / speed, result.gangs, now_s);
     }
     finished_steps_.push_back(std::move(result));
     steps_.erase(found);

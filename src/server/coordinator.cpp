@@ -99,10 +99,13 @@ Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& m
       ledger_(order_, validation_, ledger_options(plan)),
       sensitivity_(plan, ledger_options(plan).lookahead),
       log_(plan, dataset, validation_),
-      last_checkpoint_(plan.first_step) {
+      last_checkpoint_(checkpoint == nullptr ? plan.first_step - 1 : plan.first_step),
+      end_step_(plan.end_step),
+      time_limit_(plan, now_s()) {
   if (checkpoint == nullptr) return;
   const CheckpointState& state = checkpoint->state();
   tokens_ = state.tokens;
+  epoch_ = state.epoch;
   const auto kept = static_cast<int64_t>(state.recent_norms.size());
   for (int64_t i = 0; i < kept; ++i) norms_[state.step - kept + i] = state.recent_norms[static_cast<size_t>(i)];
 }
@@ -204,14 +207,23 @@ void Coordinator::log_steps() {
     log_.step(result, factor * plan_.deck.optimizer.learning_rate,
               norm == norms_.end() ? std::numeric_limits<double>::quiet_NaN() : norm->second, blocks);
     tokens_ += result.tokens;
-    if (checkpoint_due(plan_, result.step + 1)) positions_[result.step + 1] = position(result);
+    epoch_ = result.epoch;
+    const int64_t done = result.step + 1;
+    if (done == end_step_ || checkpoint_due(plan_, done)) {
+      positions_[done] = position(done);
+      checkpoint_begin_s_[done] = now_s();
+    }
+    time_limit_.step_done(now_s());
     norms_.erase(norms_.begin(), norms_.lower_bound(result.step - kNormsKept));
   }
 }
 
 void Coordinator::after_event() {
   log_steps();
-  for (const EvaluationResult& result : ledger_.take_evaluations()) log_.evaluation(result);
+  for (const EvaluationResult& result : ledger_.take_evaluations()) {
+    log_.evaluation(result);
+    time_limit_.training_goes_on(now_s());
+  }
   answer_idle_workers();
   start_completing_checkpoints();
   end_if_done();
@@ -227,9 +239,10 @@ void Coordinator::receive(const CheckpointWritten& message) {
   start_completing_checkpoints();
 }
 
-Coordinator::Position Coordinator::position(const StepResult& result) const {
-  Position position{.epoch = result.epoch, .tokens = tokens_, .recent_norms = {}};
-  for (int64_t step = std::max<int64_t>(0, result.step + 1 - kNormsKept); step <= result.step; ++step) {
+/// `steps`: those committed last.
+Coordinator::Position Coordinator::position(int64_t steps) const {
+  Position position{.epoch = epoch_, .tokens = tokens_, .recent_norms = {}};
+  for (int64_t step = std::max<int64_t>(0, steps - kNormsKept); step < steps; ++step) {
     const auto norm = norms_.find(step);
     if (norm != norms_.end()) position.recent_norms.push_back(norm->second);
   }
@@ -284,9 +297,14 @@ bool Coordinator::progress() {
     any = true;
     log_.checkpoint(entry->first, entry->second.get());
     last_checkpoint_ = entry->first;
+    if (const auto begin = checkpoint_begin_s_.find(entry->first); begin != checkpoint_begin_s_.end()) {
+      time_limit_.checkpoint_took(now_s() - begin->second);
+    }
+    checkpoint_begin_s_.erase(checkpoint_begin_s_.begin(), checkpoint_begin_s_.upper_bound(entry->first));
     entry = completing_.erase(entry);
   }
   if (any) end_if_done();
+  stop_in_time();
   if (closing_.valid() && is_ready(closing_)) {
     any = true;
     closing_.get();
@@ -307,12 +325,18 @@ void Coordinator::receive(const WorkerSummary& summary) {
 
 void Coordinator::end_if_done() {
   if (finished_ || closing_.valid() || !ledger_.finished() ||
-      static_cast<int>(ended_workers_.size()) < plan_.roles.workers() || last_checkpoint_ < plan_.end_step) {
+      static_cast<int>(ended_workers_.size()) < plan_.roles.workers() || last_checkpoint_ < end_step_) {
     return;
   }
-  log_.say_summary(ledger_.gang_planner().relative_error());
+  log_.say_summary(
+      {.time_error = ledger_.gang_planner().relative_error(), .unsplit_steps = ledger_.split_trial().unsplit_steps()});
   // The other ranks wait for this one and must hear from it: it goes on while the disk takes its time.
   closing_ = thread_.submit([this] { log_.close_files(); });
+}
+
+void Coordinator::abandon() {
+  thread_.finish();
+  if (!closing_.valid()) log_.close_files();
 }
 
 void Coordinator::end() {
@@ -321,6 +345,37 @@ void Coordinator::end() {
   }
   log_.say_files();
   finished_ = true;
+}
+
+// All servers have been told before the first of them hears of anything that comes later: messages between two ranks
+// keep their order.
+void Coordinator::stop(const std::string& reason) {
+  if (told_to_stop_ || finished_ || closing_.valid()) return;
+  told_to_stop_ = true;
+  StopAt message{.steps = end_step_, .checkpoint = false};
+  if (!ledger_.finished()) {
+    stop_reason_ = reason;
+    end_step_ = message.steps = ledger_.stop();
+    log_.stopping(end_step_, reason);
+    const int64_t committed = ledger_.committed_steps();
+    const bool is_due = end_step_ > plan_.first_step && checkpoint_due(plan_, end_step_);
+    message.checkpoint = last_checkpoint_ < end_step_ && !is_due;
+    if (message.checkpoint && committed == end_step_) positions_[end_step_] = position(end_step_);
+  }
+  for (const int rank : plan_.roles.rank_of_server) mailbox_.post(message, rank, MailTag::to_server);
+  for (const int rank : plan_.roles.rank_of_worker) mailbox_.post(message, rank, MailTag::to_worker);
+  after_event();
+}
+
+void Coordinator::stop_in_time() {
+  if (told_to_stop_ || !time_limit_.is_set()) return;
+  if (time_limit_.is_near(ledger_.steps_under_way(), now_s()))
+    stop(fmt::format("time limit ({})", plan_.deadline.source));
+}
+
+std::string Coordinator::stall_text() const {
+  if (ledger_.finished()) return fmt::format("the end of the run waits for {}", waiting_for());
+  return fmt::format("step {} of {} waits for {}", ledger_.committed_steps(), end_step_, waiting_for());
 }
 
 std::string Coordinator::waiting_for() const {

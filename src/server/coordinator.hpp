@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "hat/ledger/ledger.hpp"
 #include "server/run_log.hpp"
 #include "server/sensitivity.hpp"
+#include "server/time_limit.hpp"
 
 namespace hat {
 
@@ -33,18 +35,26 @@ class Coordinator {
   void receive(const WorkerSummary& summary);
   void receive(GradientSketch sketch);
 
+  /// Ends the run early, with a checkpoint of the steps that are under way: `reason` goes into status.json. Only the
+  /// first call counts. A run whose training is over ends as it would have, but without a long sample.
+  void stop(const std::string& reason);
+
   /// Follows files that are being written. False if nothing happened.
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
   /// Checkpoints are put together, or the last metrics saved, which takes as long as the disk does.
   bool writes_files() const { return !completing_.empty() || closing_.valid(); }
+  /// Waits for what is being written and closes the files of the run's log; for a run that goes on without this object.
+  void abandon();
   /// The summary of this worker is in.
   bool has_ended(int64_t worker) const { return ended_workers_.contains(worker); }
-  void mark_finished() { log_.mark_finished(); }
+  void mark_finished() { log_.mark_ended(stop_reason_); }
   RunResult result() const { return log_.result(); }
   /// "worker 1 (unit 7 of step 3), server 2 (step 3)": for the message of a time-out.
   std::string waiting_for() const;
+  /// "step 3 (of 100) waits for worker 1 (unit 7 of step 3)", for the line about a stall.
+  std::string stall_text() const;
 
  private:
   /// A checkpoint whose server files are not all durable yet, or whose step is not committed yet.
@@ -64,7 +74,8 @@ class Coordinator {
   void log_steps();
   void start_completing_checkpoints();
   CheckpointState checkpoint_state(int64_t steps, const PendingCheckpoint& pending);
-  Position position(const StepResult& result) const;
+  Position position(int64_t steps) const;
+  void stop_in_time();
   void end_if_done();
   void end();
 
@@ -84,7 +95,13 @@ class Coordinator {
   std::map<int64_t, PendingCheckpoint> pending_checkpoints_;          // by steps done
   std::map<int64_t, Position> positions_;                             // by steps done
   std::map<int64_t, std::future<std::filesystem::path>> completing_;  // by steps done
-  int64_t last_checkpoint_;                                           // steps done
+  int64_t last_checkpoint_;                                           // steps done; below first_step: none
+  int64_t end_step_;                                                  // the plan's, or where the run stops early
+  bool told_to_stop_ = false;
+  std::optional<std::string> stop_reason_;  // empty: it runs to the plan's end
+  int64_t epoch_ = 0;                       // of the newest committed step
+  TimeLimit time_limit_;
+  std::map<int64_t, double> checkpoint_begin_s_;  // by steps done: when the step was committed
   int64_t tokens_ = 0;
   std::set<int64_t> ended_workers_;  // their summaries are in
   std::future<void> closing_;        // all is done, and the files of the log are being closed

@@ -42,6 +42,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
       start_s_(now_s()),
       interval_start_s_(start_s_),
       last_step_s_(start_s_),
+      end_step_(plan.end_step),
       blocks_(plan),
       metrics_(run_ / "metrics.jsonl"),
       run_metrics_(plan) {
@@ -57,15 +58,16 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"precision", plan_.compute.arithmetic == Element::fp32 ? "fp32" : "bf16"},
                        {"revision", build_info().revision}}
                       .dump());
-  write_status("running");
+  write_status({{"status", "running"}});
 }
 
 double RunLog::seconds() const { return now_s() - start_s_; }
 
-void RunLog::write_status(const std::string& status) {
-  json text{{"status", status}, {"end_step", plan_.end_step}};
-  if (status == "finished") text["seconds"] = seconds();  // of a run that goes on they would be those of its last word
-  write_file_durably(run_ / "status.json", text.dump(2) + "\n");
+void RunLog::write_status(json status) {
+  status["end_step"] = plan_.end_step;
+  // Of a run that goes on they would be those of its last word.
+  if (status["status"] != "running") status["seconds"] = seconds();
+  write_file_durably(run_ / "status.json", status.dump(2) + "\n");
 }
 
 void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
@@ -95,7 +97,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
   metrics_.append(line.dump());
   run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
   last_step_s_ = now_s();
-  if (done % plan_.deck.log_every != 0 && done != plan_.end_step) return;
+  if (done % plan_.deck.log_every != 0 && done != end_step_) return;
   const double now = now_s();
   const AccountReading time = run_metrics_.take_interval();
   say(
@@ -282,7 +284,7 @@ void RunLog::say_hidden() const {
   }
 }
 
-void RunLog::say_gangs(double time_error) {
+void RunLog::say_gangs(const GangSummary& gangs) {
   if (!plan_.forms_gangs()) return;
   if (gangs_ == 0) {
     say("sequences computed by several workers: none");
@@ -291,17 +293,22 @@ void RunLog::say_gangs(double time_error) {
   metrics_.append(json{{"kind", "gangs"},
                        {"gangs", gangs_},
                        {"members", gang_members_},
-                       {"time_error", std::isnan(time_error) ? json(nullptr) : json(time_error)}}
+                       {"time_error", std::isnan(gangs.time_error) ? json(nullptr) : json(gangs.time_error)},
+                       {"unsplit_steps", gangs.unsplit_steps}}
                       .dump());
   std::string predicted;
-  if (!std::isnan(time_error)) {
-    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * time_error);
+  if (!std::isnan(gangs.time_error)) {
+    predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * gangs.time_error);
+  }
+  if (gangs.unsplit_steps > 0) {
+    predicted +=
+        fmt::format("; none in {} steps, to see whether that is faster, or because it was", gangs.unsplit_steps);
   }
   say(fmt::format("sequences computed by several workers: {}, by {:.1f} on average{}", with_commas(gangs_),
                   mean(static_cast<double>(gang_members_), gangs_), predicted));
 }
 
-void RunLog::say_summary(double gang_time_error) {
+void RunLog::say_summary(const GangSummary& gangs) {
   std::sort(workers_.begin(), workers_.end(),
             [](const WorkerSummary& a, const WorkerSummary& b) { return a.worker < b.worker; });
   say("\n--- summary ---");
@@ -314,7 +321,7 @@ void RunLog::say_summary(double gang_time_error) {
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));
   say_workers();
   say_hidden();
-  say_gangs(gang_time_error);
+  say_gangs(gangs);
   say_memory();
   say_energy();
   say_emulation();
@@ -343,9 +350,26 @@ void RunLog::say_files() const {
                     (last_checkpoint_ / "checkpoint.h5").string()));
     say(fmt::format("use the model:   {} generate {} --prompt \"...\"", hat, run_.string()));
   }
+  if (end_step_ < plan_.end_step) {
+    say(fmt::format("continue it:     mpirun -n {} {} train {} --resume", plan_.roles.servers() + plan_.roles.workers(),
+                    program_invocation_name, (run_ / "deck.toml").string()));
+  }
 }
 
-void RunLog::mark_finished() { write_status("finished"); }
+void RunLog::stopping(int64_t steps, const std::string& reason) {
+  end_step_ = steps;
+  run_metrics_.end_at(steps);
+  metrics_.append(json{{"kind", "stop"}, {"step", steps}, {"reason", reason}, {"seconds", seconds()}}.dump());
+  say(fmt::format("stopping after {} steps of {}: {}", steps, plan_.end_step, reason));
+}
+
+void RunLog::mark_ended(const std::optional<std::string>& stop_reason) {
+  if (stop_reason) {
+    write_status({{"status", "stopped"}, {"reason", *stop_reason}, {"step", end_step_}});
+  } else {
+    write_status({{"status", "finished"}});
+  }
+}
 
 RunResult RunLog::result() const {
   RunResult result{.steps = step_points_,

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ namespace hat {
 ///               recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds
+///   stop        step (number of steps that the run ends after, early), reason, seconds
 ///   worker      worker, seconds by activity, tokens, units;
 ///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, exchanged_bytes
 ///               (sent in gangs), pulls_skipped (blocks that had not changed or were on the node already),
@@ -39,7 +42,14 @@ namespace hat {
 ///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
 ///               are not read)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
-///               gangs; null: none predicted)
+///               gangs; null: none predicted), unsplit_steps (in which splitting was off because it had not paid)
+
+/// What the ledger says of gangs at the end.
+struct GangSummary {
+  double time_error = 0;      ///< of their predicted seconds (GangPlanner); NaN: none predicted
+  int64_t unsplit_steps = 0;  ///< SplitTrial
+};
+
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
@@ -50,26 +60,28 @@ class RunLog {
   void evaluation(const EvaluationResult& result);
   void checkpoint(int64_t step, const std::filesystem::path& path);
   void worker(const WorkerSummary& summary);
-  /// The closing summary. `gang_time_error`: of predicted seconds of gangs (GangPlanner); NaN: none predicted.
-  void say_summary(double gang_time_error);
+  /// The closing summary.
+  void say_summary(const GangSummary& gangs);
   /// Saves what is left of the metrics; returns when it is on the disk, however slow that is. Nothing may be logged
   /// meanwhile, so another thread may do it.
   void close_files();
   /// Where the files are: when they are closed.
   void say_files() const;
-  /// Status "finished": when all files of the run are there, the trace too.
-  void mark_finished();
+  /// The run will end early, after so many steps.
+  void stopping(int64_t steps, const std::string& reason);
+  /// Status "finished", or "stopped" with the reason: when all files of the run are there, the trace too.
+  void mark_ended(const std::optional<std::string>& stop_reason);
   /// All of it so far; complete after say_summary().
   RunResult result() const;
 
  private:
   void say_workers() const;
   void say_hidden() const;
-  void say_gangs(double time_error);
+  void say_gangs(const GangSummary& gangs);
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;
-  void write_status(const std::string& status);
+  void write_status(nlohmann::json status);
   double seconds() const;
 
   const RunPlan& plan_;
@@ -87,6 +99,7 @@ class RunLog {
   int64_t gang_members_ = 0;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
+  int64_t end_step_;  // the plan's, or where the run stops early
   std::vector<RunResult::StepPoint> step_points_;
   std::vector<double> evaluation_seconds_;
   BlockLog blocks_;

@@ -104,6 +104,7 @@ double median(const std::map<int64_t, int64_t>& counts) {
 RunMetrics::RunMetrics(const RunPlan& plan)
     : plan_(plan),
       last_reading_(static_cast<size_t>(plan.roles.workers())),
+      end_step_(plan.end_step),
       file_(std::filesystem::path(plan.deck.output) / "metrics.h5", tables(), block_names(plan), plan.first_step) {}
 
 void RunMetrics::unit(const UnitReport& report) {
@@ -187,10 +188,10 @@ void RunMetrics::worker(const WorkerSummary& summary) {
   const AccountReading passed = difference(summary.account, last);
   last = summary.account;
   hat::add(interval_, passed);
-  std::vector<double> end{static_cast<double>(plan_.end_step), static_cast<double>(summary.worker), 0, 0};
+  std::vector<double> end{static_cast<double>(end_step_), static_cast<double>(summary.worker), 0, 0};
   add_account(end, passed);
   file_.add(step_workers, end);
-  std::vector<double> row{static_cast<double>(plan_.end_step), static_cast<double>(summary.worker),
+  std::vector<double> row{static_cast<double>(end_step_), static_cast<double>(summary.worker),
                           static_cast<double>(summary.units), static_cast<double>(summary.tokens),
                           summary.wall_seconds};
   add_account(row, summary.account);

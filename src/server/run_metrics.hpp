@@ -27,6 +27,8 @@ class RunMetrics {
   /// The step is committed: its rows. `seconds` since the start of the run.
   void step(const StepResult& result, double learning_rate, double norm, double seconds, const StepBlocks& blocks);
   void worker(const WorkerSummary& summary);
+  /// The run ends after so many steps, not after those of the plan.
+  void end_at(int64_t steps) { end_step_ = steps; }
   /// Rows up to now are saved soon: a run may be continued from here.
   void save_soon() { file_.save_soon(); }
   void finish() { file_.close(); }
@@ -57,6 +59,7 @@ class RunMetrics {
   std::map<int64_t, OpenStep> open_;          // by step
   std::vector<AccountReading> last_reading_;  // by worker
   AccountReading interval_;
+  int64_t end_step_;
   MetricsFile file_;
 };
 

@@ -1,5 +1,9 @@
 #include "hat/server/server.hpp"
 
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <optional>
 #include <stdexcept>
 
 #include "hat/checkpoint/gradient_log.hpp"
@@ -8,6 +12,7 @@
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/silence.hpp"
+#include "hat/core/stop_signal.hpp"
 #include "server/clipping.hpp"
 #include "server/coordinator.hpp"
 #include "server/push_receiver.hpp"
@@ -17,6 +22,12 @@
 namespace hat {
 
 namespace {
+/// Lines of a run are read while it runs.
+void say(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
 /// Null: the deck asks for none.
 std::unique_ptr<GradientLog> make_log(const RunPlan& plan, int server, const Dataset& dataset) {
   const LogConfig& config = plan.deck.log;
@@ -74,9 +85,12 @@ struct Server::Impl {
   bool take(Mail& mail);
   void handle(Mail& mail);
   bool progress();
+  void tell_of_signal();
   void say_alive();
+  void watch_stall(bool news);
   void check_time_out(bool news);
-  std::string silent_ones() const;
+  std::string who_waits() const;
+  std::string silent_ones(double since_s) const;
   bool is_closed();
 
   const RunPlan& plan;
@@ -89,13 +103,25 @@ struct Server::Impl {
   Shard shard;
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
-  bool shut_down = false;                    // told so by server 0
-  bool has_begun = false;                    // its loop; before, a slow start of another rank is no silence
-  Silence silence{plan.deck.timeout_s};      // nobody told of anything new
-  std::vector<double> heard_s;               // of server 0: when there was a word of each rank
-  double last_alive_s = 0;                   // when this server said that it is there
-  std::future<void> closing;                 // of the log
-  BackgroundThread closer;                   // last member: it ends before what its job uses
+  bool told_of_signal = false;
+  bool shut_down = false;                // told so by server 0
+  bool has_begun = false;                // its loop; before, a slow start of another rank is no silence
+  Silence silence{plan.deck.timeout_s};  // nobody told of anything new
+  std::vector<double> heard_s;           // of server 0: when there was a word of each rank
+  struct Wait {
+    Alive what;
+    double heard_s = 0;
+  };
+  std::vector<Wait> waits;  // likewise: what each rank said last that it waits for
+  struct Stall {
+    Silence silence;
+    double after_s;                 // until the next line
+    std::optional<double> begin_s;  // of one that was told
+  };
+  Stall stall{.silence = Silence(plan.deck.stall_after_s), .after_s = plan.deck.stall_after_s, .begin_s = {}};
+  double last_alive_s = 0;    // when this server said that it is there
+  std::future<void> closing;  // of the log
+  BackgroundThread closer;    // last member: it ends before what its job uses
 };
 
 /// All is said and done, and the log is closed, which takes as long as the disk does.
@@ -112,7 +138,12 @@ bool Server::Impl::is_closed() {
 
 /// Whether it is news: of a rank that is merely there the run does not go on.
 bool Server::Impl::take(Mail& mail) {
-  if (mail.kind() == MessageKind::alive) return mail.open<Alive>().computes || !coordinator;
+  if (mail.kind() == MessageKind::alive) {
+    Wait& wait = waits[static_cast<size_t>(mail.source())];
+    wait.what = mail.open<Alive>();
+    wait.heard_s = now_s();
+    return wait.what.computes || !coordinator;
+  }
   handle(mail);
   return true;
 }
@@ -158,6 +189,18 @@ void Server::Impl::handle(Mail& mail) {
     case MessageKind::gradient_sketch:
       coordinator->receive(mail.open<GradientSketch>());
       return;
+    case MessageKind::stop_request: {
+      const auto request = mail.open<StopRequest>();
+      coordinator->stop(fmt::format("{} on rank {}", signal_name(static_cast<int>(request.signal)), request.rank));
+      return;
+    }
+    case MessageKind::stop_at: {
+      const auto stop = mail.open<StopAt>();
+      if (!stop.checkpoint) return;
+      snapshot.also_at(stop.steps);
+      shard.tell_parts_at(stop.steps);
+      return;
+    }
     case MessageKind::alive:
     case MessageKind::lease:
       break;
@@ -170,9 +213,12 @@ void Server::Impl::handle(Mail& mail) {
 bool Server::Impl::progress() {
   if (!has_begun) {
     heard_s.assign(static_cast<size_t>(mailbox.communicator().size()), now_s());
+    waits.resize(heard_s.size());
     silence.end();
+    stall.silence.end();
     has_begun = true;
   }
+  tell_of_signal();
   bool any = false;
   // One update per push: a gradient that waits here grows later with every other that is let in before it, and workers
   // that get leases faster than updates are made would run away from them.
@@ -194,12 +240,18 @@ bool Server::Impl::progress() {
   return any;
 }
 
+void Server::Impl::tell_of_signal() {
+  if (told_of_signal || stop_signal() == 0) return;
+  told_of_signal = true;
+  post_to_server(StopRequest{.rank = mailbox.communicator().rank(), .signal = stop_signal()}, 0);
+}
+
 // Server 0 notices when nobody moves any more, and ends the job: it hears of steps, and of workers that compute. All
 // others only watch over server 0.
 void Server::Impl::say_alive() {
   const bool is_over = coordinator ? coordinator->finished() : shut_down;
   const double now = now_s();
-  if (is_over || now - last_alive_s < plan.deck.timeout_s / 4) return;
+  if (is_over || now - last_alive_s < alive_every_s(plan.deck)) return;
   last_alive_s = now;
   if (!coordinator) {
     post_to_server(Alive{.computes = snapshot.is_writing()}, 0);
@@ -211,12 +263,41 @@ void Server::Impl::say_alive() {
   }
 }
 
+// Most stalls end by themselves or by the time-out; whoever looks at a job that does not go on wants to know at once.
+void Server::Impl::watch_stall(bool news) {
+  if (!coordinator || plan.deck.stall_after_s == 0) return;
+  if (news) {
+    if (stall.begin_s) say(fmt::format("goes on after {:.0f} s without news", now_s() - *stall.begin_s));
+    stall = {.silence = Silence(plan.deck.stall_after_s), .after_s = plan.deck.stall_after_s, .begin_s = {}};
+    return;
+  }
+  if (!stall.silence.is_too_long()) return;
+  if (!stall.begin_s) stall.begin_s = now_s() - stall.after_s;
+  say(fmt::format("no news for {:.0f} s: {}{}", now_s() - *stall.begin_s, coordinator->stall_text(), who_waits()));
+  stall.after_s *= 2;
+  stall.silence = Silence(stall.after_s);
+}
+
+/// "; worker 0 (rank 1) waits for ... since 58 s; no sign of life of worker 1 (rank 2)"
+std::string Server::Impl::who_waits() const {
+  std::string text;
+  for (size_t rank = 0; rank < waits.size(); ++rank) {
+    const Wait& wait = waits[rank];
+    if (wait.what.waits_for.empty()) continue;
+    text += fmt::format("; rank {} waits for {} since {:.0f} s", rank, wait.what.waits_for,
+                        wait.what.waits_s + now_s() - wait.heard_s);
+  }
+  const std::string dead = silent_ones(2 * alive_every_s(plan.deck));
+  return dead.empty() ? text : fmt::format("{}; no sign of life of {}", text, dead);
+}
+
 void Server::Impl::check_time_out(bool news) {
+  watch_stall(news);
   if (news) silence.end();
   if (news || !silence.is_too_long()) return;
   const std::string heard = fmt::format("server {} heard nothing for {} s (timeout_s)", server, plan.deck.timeout_s);
   if (!coordinator) throw Error(heard + "; waiting for a word from server 0");
-  const std::string dead = silent_ones();
+  const std::string dead = silent_ones(plan.deck.timeout_s / 2);
   // One block of a long document is computed without a word.
   const bool may_compute = dead.find("worker") != std::string::npos;
   throw Error(fmt::format("{}, {}; waiting for {}{}", heard,
@@ -225,11 +306,11 @@ void Server::Impl::check_time_out(bool news) {
                           may_compute ? "; if one block of its unit takes longer than that, raise timeout_s" : ""));
 }
 
-/// "worker 1 (rank 2), server 1 (rank 1)": who has not said for a while that it is there.
-std::string Server::Impl::silent_ones() const {
+/// "worker 1 (rank 2), server 1 (rank 1)": who has not said for so long that it is there.
+std::string Server::Impl::silent_ones(double since_s) const {
   std::string text;
   const auto look_at = [&](const char* role, int number, int rank) {
-    if (now_s() - heard_s[static_cast<size_t>(rank)] < plan.deck.timeout_s / 2) return;
+    if (now_s() - heard_s[static_cast<size_t>(rank)] < since_s) return;
     text += fmt::format("{}{} {} (rank {})", text.empty() ? "" : ", ", role, number, rank);
   };
   for (int other = 1; other < plan.roles.servers(); ++other) {
@@ -250,6 +331,19 @@ Server::~Server() = default;
 bool Server::progress() { return impl_->progress(); }
 
 bool Server::finished() { return impl_->is_closed(); }
+
+void Server::abandon() noexcept {
+  // What cannot be written any more is lost to the log as if this rank had died: recovery finds where that begins.
+  try {
+    if (impl_->log) impl_->log->close();
+  } catch (const std::exception&) {
+  }
+  impl_->snapshot.finish();
+  try {
+    if (impl_->coordinator) impl_->coordinator->abandon();
+  } catch (const std::exception&) {
+  }
+}
 
 void Server::mark_finished() { impl_->coordinator->mark_finished(); }
 

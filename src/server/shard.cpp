@@ -62,6 +62,12 @@ std::vector<TensorSlice> Shard::slices(int64_t part_index) {
   return part_slices(plan_, part_index, part.optimizer, part.slots.values().data());
 }
 
+void Shard::tell_parts_at(int64_t steps) {
+  for (const auto& part : parts_) {
+    if (part->next_step == steps) part_at_step_(part->index, steps);
+  }
+}
+
 int64_t Shard::version(int64_t part_index) const {
   const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& p) { return p->index == part_index; });
   return (*found)->slots.latest();

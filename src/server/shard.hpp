@@ -44,6 +44,9 @@ class Shard {
   /// Fills and publishes the values, state and versions of a checkpoint.
   void restore(const CheckpointReader& checkpoint);
 
+  /// Calls PartAtStep for the parts that have their values after `steps` steps already.
+  void tell_parts_at(int64_t steps);
+
   /// `travel_s`: how long the push was on its way.
   void add_push(const PushHeader& header, std::span<const float> values, double travel_s);
   /// Does one piece of update work. False if there was none to do.

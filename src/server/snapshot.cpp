@@ -12,7 +12,7 @@ Snapshot::Snapshot(const RunPlan& plan, int server)
       parts_(static_cast<int64_t>(plan.shards.parts_of_server[static_cast<size_t>(server)].size())) {}
 
 void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
-  if (!checkpoint_due(plan_, steps)) return;
+  if (steps != also_ && !checkpoint_due(plan_, steps)) return;
   Copy& copy = copies_[steps];
   for (TensorSlice slice : shard.slices(part)) {
     copy.values.emplace_back(slice.data, slice.data + slice.rows * slice.columns);

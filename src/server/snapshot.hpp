@@ -17,11 +17,16 @@ class Snapshot {
  public:
   Snapshot(const RunPlan& plan, int server);
 
+  /// A checkpoint is due after `steps` steps as well.
+  void also_at(int64_t steps) { also_ = steps; }
   /// `part` of `shard` has its values after `steps` steps. Copies them if a checkpoint is due then.
   void part_at_step(Shard& shard, int64_t part, int64_t steps);
 
   /// Files that became durable since the last call. Throws what the writing ended with.
   std::vector<CheckpointWritten> take_written();
+
+  /// Waits for what is being written, after which this object writes nothing more.
+  void finish() { thread_.finish(); }
 
   /// A file is being written, which may take longer than anything else.
   bool is_writing() const { return !writing_.empty(); }
@@ -38,6 +43,7 @@ class Snapshot {
   const RunPlan& plan_;
   int server_;
   int64_t parts_;                   // of this server
+  int64_t also_ = -1;               // where a run stops early
   std::map<int64_t, Copy> copies_;  // by steps, not all parts there yet
   std::vector<std::future<CheckpointWritten>> writing_;
   BackgroundThread thread_;

@@ -32,6 +32,10 @@ void LeaseDesk::progress() {
   while (const std::unique_ptr<Mail> mail = mailbox_.try_receive()) {
     waiting_.heard();
     if (mail->kind() == MessageKind::alive) continue;
+    if (mail->kind() == MessageKind::stop_at) {
+      run_stops_ = true;
+      continue;
+    }
     if (mail->kind() != MessageKind::lease) {
       throw Error(fmt::format("worker {} received a message of kind {}, which is not for workers", worker_,
                               static_cast<int>(mail->kind())));

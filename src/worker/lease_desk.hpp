@@ -37,6 +37,9 @@ class LeaseDesk {
   /// Waits until the text is read. Throws what reading ended with.
   PackedBatch text_of(LeasedWork& work);
 
+  /// Server 0 has said that the run ends early.
+  bool run_stops() const { return run_stops_; }
+
   /// Receives answers that have come.
   void progress();
 
@@ -48,6 +51,7 @@ class LeaseDesk {
   Waiting& waiting_;
   BarrierSchedule& barriers_;
   int64_t asked_ = 0;
+  bool run_stops_ = false;
   std::deque<LeasedWork> answers_;
   BackgroundThread thread_;
 };

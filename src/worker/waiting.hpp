@@ -30,6 +30,9 @@ class Waiting {
     const ActivityScope scope(account_, activity);  // in shared memory a first look may be the whole transfer
     if (ready()) return;
     silence_.end();
+    waits_for_ = &what;
+    wait_begin_s_ = now_s();
+    const AtEnd no_longer{waits_for_};
     Backoff backoff;
     while (true) {
       progress_();
@@ -42,6 +45,10 @@ class Waiting {
       last_wait_end_s_ = now_s();
     }
   }
+
+  /// What the wait that is under way is for; empty: none is.
+  std::string waits_for() const { return waits_for_ == nullptr ? "" : *waits_for_; }
+  double waits_s() const { return waits_for_ == nullptr ? 0.0 : now_s() - wait_begin_s_; }
 
   /// A word of server 0 has come.
   void heard() { silence_.end(); }
@@ -62,12 +69,18 @@ class Waiting {
   void progress_beside_device() { progress_(); }
 
  private:
+  struct AtEnd {
+    const std::string*& waits_for;
+    ~AtEnd() { waits_for = nullptr; }
+  };
   std::string who_;
   double timeout_s_;
   Silence silence_;  // of server 0, in this wait
   Account& account_;
   std::function<void()> progress_;
   double last_wait_end_s_ = 0;
+  const std::string* waits_for_ = nullptr;  // in `until`
+  double wait_begin_s_ = 0;
 };
 
 }  // namespace hat

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "hat/core/proc.hpp"
+#include "hat/core/stop_signal.hpp"
 #include "hat/kernels/operations.hpp"
 #include "worker/emulated_device.hpp"
 #include "worker/gang_exchange.hpp"
@@ -21,11 +22,11 @@ namespace hat {
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
-       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> server,
+       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> beside_it,
        Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
-        own_server(std::move(server)),
+        beside(std::move(beside_it)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
         energy(counter),
@@ -63,6 +64,7 @@ struct Worker::Impl : PassObserver {
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
   void progress();
+  void tell_of_signal();
   void say_alive(bool computes);
   void read_energy();
   AccountReading account_reading();
@@ -87,7 +89,7 @@ struct Worker::Impl : PassObserver {
 
   const RunPlan& plan;
   int worker;
-  std::function<void()> own_server;
+  std::function<void()> beside;
   Sampler sampler;
   int64_t resident_before;
   EnergyCounter* energy;  // null: another worker of the node reads it
@@ -124,17 +126,19 @@ struct Worker::Impl : PassObserver {
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
 
-  double begin_s = 0;               // of the account
-  double alive_s = 0;               // when it last said that it is there
+  double begin_s = 0;  // of the account
+  double alive_s = 0;  // when it last said that it is there
+  bool told_of_signal = false;
   std::vector<double> block_waits;  // seconds, by block
 };
 
 void Worker::Impl::progress() {
+  tell_of_signal();
   // Beside an emulated device.
   say_alive(/*computes=*/account.current() == Activity::compute || (emulated && emulated->stands_still()));
-  if (own_server) {
+  if (beside) {
     const ActivityScope scope(account, Activity::other);
-    own_server();
+    beside();
   }
   leases.progress();
   cache.progress();
@@ -144,13 +148,22 @@ void Worker::Impl::progress() {
   read_energy();
 }
 
+void Worker::Impl::tell_of_signal() {
+  if (told_of_signal || stop_signal() == 0) return;
+  told_of_signal = true;
+  const MpiScope mpi(account);
+  mailbox.post(StopRequest{.rank = mailbox.communicator().rank(), .signal = stop_signal()},
+               plan.roles.rank_of_server[0], MailTag::to_server);
+}
+
 // Server 0 hears nothing else of a worker that computes a long unit, and must not take it for dead.
 void Worker::Impl::say_alive(bool computes) {
   const double now = now_s();
-  if (now - alive_s < plan.deck.timeout_s / 4) return;
+  if (now - alive_s < alive_every_s(plan.deck)) return;
   alive_s = now;
   const MpiScope mpi(account);
-  mailbox.post(Alive{.computes = computes}, plan.roles.rank_of_server[0], MailTag::to_server);
+  mailbox.post(Alive{.computes = computes, .waits_for = waiting.waits_for(), .waits_s = waiting.waits_s()},
+               plan.roles.rank_of_server[0], MailTag::to_server);
 }
 
 // In training and validation, and while something is waited for: counters run over after some minutes.
@@ -491,11 +504,15 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
     summary.mean_lag_s = emulated->lag().mean_s;
     summary.worst_lag_s = emulated->lag().worst_s;
   }
-  if (worker == 0 && sampler) {
+  if (worker == 0 && sampler && !leases.run_stops()) {
     current = {.kind = LeaseKind::evaluate, .step = end_step};
     prefetch(current);
     for (int64_t block = 0; block < static_cast<int64_t>(parameters.size()); ++block) before_forward(block);
-    summary.sample = sampler(model, parameters);
+    summary.sample = sampler(model, parameters, [this] {
+      say_alive(/*computes=*/true);
+      progress();
+      return !leases.run_stops();
+    });
   }
   alive_s = std::numeric_limits<double>::infinity();  // its last word
   mailbox.post(summary, plan.roles.rank_of_server[0], MailTag::to_server);
@@ -504,9 +521,9 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
                const Communicator& workers, const Window& window, const NodeSlots* node_slots,
-               std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+               std::function<void()> beside, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
                EnergyCounter* energy)
-    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(own_server),
+    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(beside),
                                    std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 

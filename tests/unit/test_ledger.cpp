@@ -79,9 +79,13 @@ class Simulation {
       } else {
         let_a_worker_act(static_cast<size_t>(below(options_.workers)));
       }
+      if (moves == stop_after_moves) stop();
       take_results();
     }
   }
+
+  int64_t stop_after_moves = -1;
+  int64_t end_step() const { return options_.end_step; }
 
   std::vector<StepResult> steps;
   std::vector<EvaluationResult> evaluations;
@@ -89,6 +93,21 @@ class Simulation {
   std::map<int64_t, std::vector<std::pair<int64_t, Lease>>> leases_of_step;  // (worker, lease)
 
  private:
+  // Exactly the steps that are begun are still done.
+  void stop() {
+    const int64_t committed = ledger_.committed_steps();
+    int64_t begun = committed;
+    for (const auto& [step, leases] : leases_of_step) begun = std::max(begun, step + 1);
+    const int64_t under_way = ledger_.steps_under_way();
+    const int64_t end = ledger_.stop();
+    EXPECT_EQ(end, committed + under_way);
+    EXPECT_EQ(ledger_.stop(), end) << "a second stop changes something";
+    EXPECT_GE(end, begun);
+    EXPECT_LE(end, std::max(begun, committed + options_.lookahead));
+    for (const int64_t told : no_unit_before_) EXPECT_LE(told, end) << "rings of a step that will not come are entered";
+    options_.end_step = end;
+  }
+
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
 
   // A worker holds at most two leases: the one it computes and the next.
@@ -265,6 +284,54 @@ TEST_F(LedgerTest, EverySequenceOnceWhateverTheOrderOfEvents) {
       }
     }
   }
+}
+
+// Whenever it comes: what is begun is finished, exactly once, nothing else is begun, and nothing is evaluated any more.
+TEST_F(LedgerTest, StopsBehindTheStepsThatAreBegun) {
+  std::set<int64_t> ends;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    LedgerOptions o = options(1 + static_cast<int>(seed % 5));
+    o.completions = 1 + static_cast<int>(seed % 3);
+    o.dispatch = seed % 2 == 0 ? Dispatch::on_demand : Dispatch::balanced;
+    o.deterministic = seed % 7 == 0;
+    o.lookahead = 1 + static_cast<int64_t>(seed % 4);
+    o.first_step = seed % 2 == 0 ? 0 : 3;
+    o.evaluate_every = seed % 4 == 0 ? 0 : 4;
+    if (seed % 3 == 0 && o.workers > 1) o.gang = {.policy = SplitPolicy::always, .max_workers = o.workers};
+    Ledger ledger = make(o);
+    Simulation simulation(ledger, order_, o, seed);
+    simulation.stop_after_moves = seed * 5;
+    simulation.run();
+    ends.insert(simulation.end_step());
+    LedgerOptions stopped = o;
+    stopped.end_step = simulation.end_step();
+    if (o.gang.policy == SplitPolicy::never) expect_exactly_once(simulation, order_, stopped);
+    EXPECT_EQ(static_cast<int64_t>(simulation.steps.size()), stopped.end_step - o.first_step);
+    for (const int64_t evaluated : evaluated_steps(simulation)) {
+      EXPECT_TRUE(evaluated < stopped.end_step || evaluated == o.first_step || evaluated % 4 == 0);
+    }
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(ends.size(), 5U) << "most stops came at the same place";
+}
+
+TEST_F(LedgerTest, StopDuringTheLastEvaluationGivesItUp) {
+  LedgerOptions o = options(1);
+  o.end_step = 1;
+  Ledger ledger = make(o);
+  Lease lease = ledger.next(0);
+  for (; lease.kind == LeaseKind::evaluate; lease = ledger.next(0)) ledger.group_evaluated({.unit = lease.unit});
+  for (; lease.kind == LeaseKind::train; lease = ledger.next(0)) {
+    ledger.unit_computed({.unit = lease.unit, .step = 0, .tokens = tokens_of(lease.sequences)});
+  }
+  ledger.server_completed_step({.server = 0, .step = 0});
+  lease = ledger.next(0);
+  ASSERT_EQ(lease.kind, LeaseKind::evaluate);
+  EXPECT_EQ(ledger.stop(), 1);
+  EXPECT_TRUE(ledger.finished());
+  EXPECT_EQ(ledger.next(0).kind, LeaseKind::finish);
+  ledger.group_evaluated({.unit = lease.unit});  // the worker was in the middle of it
+  EXPECT_EQ(ledger.take_evaluations().size(), 1U) << "the one before training";
 }
 
 TEST_F(LedgerTest, MoreWorkersThanUnits) {

@@ -77,6 +77,9 @@ struct LogAttempt {
   std::string tokenizer;
 };
 
+/// As in a deck.
+std::string name_of(LogPayload payload);
+
 /// What stands as `values_checksum`: XXH64 of the bytes.
 uint64_t checksum_of_values(std::span<const float> values);
 

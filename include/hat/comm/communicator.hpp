@@ -55,6 +55,8 @@ class Communicator {
   /// Collective. Ranks with the same colour form a new communicator, ordered by rank; a negative colour gives an empty
   /// one (size 0), on which nothing may be called.
   Communicator split(int colour) const;
+  /// A communicator of these ranks alone, ascending; collective over them, so it can be made without those that died.
+  Communicator subset(const std::vector<int>& ranks) const;
   /// Collective: for each rank the number of its node, counted from 0 in rank order.
   std::vector<int> node_of_rank() const;
 

@@ -24,6 +24,8 @@ enum class MessageKind : int32_t {
   alive,
   shutdown,
   gradient_sketch,
+  stop_request,
+  stop_at,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -258,10 +260,35 @@ struct WorkerSummary {
 /// server notices nothing.)
 struct Alive {
   static constexpr MessageKind kKind = MessageKind::alive;
-  bool computes = false;  ///< a worker inside a unit, a server that writes a file: the run goes on
+  bool computes = false;       ///< a worker inside a unit, a server that writes a file: the run goes on
+  std::string waits_for = {};  ///< what the sender waits for, for the line about a stalled run; empty: for nothing
+  double waits_s = 0;          ///< since when
   template <class F>
   void fields(F& f) {
-    f(computes);
+    f(computes), f(waits_for), f(waits_s);
+  }
+};
+
+/// any -> server 0: the rank has got a signal that asks for the end of the run.
+struct StopRequest {
+  static constexpr MessageKind kKind = MessageKind::stop_request;
+  int64_t rank = 0;
+  int64_t signal = 0;
+  template <class F>
+  void fields(F& f) {
+    f(rank), f(signal);
+  }
+};
+
+/// server 0 -> all, itself included: the run ends early, after `steps` steps, of which all units are leased; no later
+/// one is leased, so no part has more updates than these steps give it.
+struct StopAt {
+  static constexpr MessageKind kKind = MessageKind::stop_at;
+  int64_t steps = 0;
+  bool checkpoint = false;  ///< servers write their files of one, which is not due otherwise
+  template <class F>
+  void fields(F& f) {
+    f(steps), f(checkpoint);
   }
 };
 

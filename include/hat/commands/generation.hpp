@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <limits>
+#include <functional>
 #include <string>
 
 #include "hat/dataset/dataset.hpp"
@@ -14,9 +14,10 @@ namespace hat {
 ///
 /// The whole context is computed again for every token: nothing is cached between passes.
 ///
-/// Stops early after `most_seconds`. Throws Error when the logits are not finite.
+/// `goes_on` is asked before every token whether to stop early; empty: never. Throws Error when the logits are not
+/// finite.
 std::string generate_text(Transformer& model, const ParameterPointers& parameters, const Tokenizer& tokenizer,
                           const std::string& prompt, int64_t tokens, double temperature, uint64_t seed,
-                          double most_seconds = std::numeric_limits<double>::infinity());
+                          const std::function<bool()>& goes_on = {});
 
 }  // namespace hat

@@ -14,6 +14,9 @@ inline constexpr int64_t kMany = 1'000'000'000'000;
 /// An integer from `least` to `most`, both included.
 CLI::Validator integer_in(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 
+/// A time span (core/duration.hpp).
+CLI::Validator time_span();
+
 /// "true" or "false", of a flag: --json=true.
 CLI::Validator true_or_false();
 

@@ -201,8 +201,10 @@ struct Deck {
   std::string device = "auto";     ///< auto | cpu | cuda
   std::string output = "hat-run";  ///< run folder
   bool resume = false;
-  int64_t log_every = 10;  ///< key log.every, steps
-  double timeout_s = 300;  ///< longest silence of another rank
+  int64_t log_every = 10;        ///< key log.every, steps
+  double timeout_s = 300;        ///< longest silence of another rank
+  double stall_after_s = 60;     ///< silence after which server 0 says who waits for whom; 0: never
+  std::string time_limit = "0";  ///< of the process, parse_duration; 0: none but Slurm's
   Precision precision = Precision::automatic;
   WorkerConfig worker;
   ModelConfig model;
@@ -226,6 +228,19 @@ struct Deck {
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
 inline constexpr int64_t kUnbounded = -1;
+
+/// Longest time of a collective at the start or the end of a run: ranks may come to it at quite different times,
+/// whatever silence is allowed later.
+inline double start_patience_s(const Deck& deck) {
+  constexpr double kLeast_s = 20;
+  return std::max(deck.timeout_s, kLeast_s);
+}
+
+/// Every rank says at least so often that it is there.
+inline double alive_every_s(const Deck& deck) {
+  const double shortest_s = deck.stall_after_s > 0 ? std::min(deck.timeout_s, deck.stall_after_s) : deck.timeout_s;
+  return shortest_s / 4;
+}
 
 /// The oldest version on which step `step` may be computed where blocks are late by `staleness` >= 0 behind the first
 /// `sync_steps`: behind those never an older one than the last of them had. Below 0: any.

@@ -17,13 +17,16 @@ class BackgroundThread {
   BackgroundThread() : thread_([this] { run(); }) {}
   BackgroundThread(const BackgroundThread&) = delete;
   BackgroundThread& operator=(const BackgroundThread&) = delete;
-  ~BackgroundThread() {
+  ~BackgroundThread() { finish(); }
+
+  /// Runs what is queued, then ends; nothing may be submitted any more.
+  void finish() {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
     }
     wake_.notify_one();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   /// Queues `job`. The future holds its result, or the exception it ended with.

@@ -7,6 +7,7 @@
 #include "hat/comm/link_speed.hpp"
 #include "hat/comm/roles.hpp"
 #include "hat/config/deck.hpp"
+#include "hat/core/duration.hpp"
 #include "hat/gradient/slot_table.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
@@ -38,6 +39,7 @@ struct RunPlan {
   LinkSpeeds links;                 ///< between workers, as measured at the start
   int64_t least_gang = 0;           ///< workers that a sequence of more than unsplit_tokens needs; 0: none does
   int64_t unsplit_tokens = 0;       ///< most tokens of a unit of one worker
+  Deadline deadline;                ///< of the run, as server 0 knows it
   int64_t worker_bytes = 0;         ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }

@@ -33,9 +33,10 @@ class GangPlanner {
   GangPlanner(const LedgerOptions& options, const UnitCostModel& costs) : options_(options), costs_(costs) {}
 
   /// Gangs of a step with these sequences, longest first. `free_at`: by worker, when it can begin. In the order in
-  /// which every member takes them: so no two ever wait for each other. `staleness`: S of this step.
+  /// which every member takes them: so no two ever wait for each other. `staleness`: S of this step. Without
+  /// `may_split` only sequences that are too long for the memory of one worker are split.
   std::vector<PlannedGang> plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
-                                int64_t staleness) const;
+                                int64_t staleness, bool may_split = true) const;
 
   /// Seconds that a gang's members wait for keys, values and gradients of each other. 0 while units are not predicted
   /// in seconds.

@@ -10,6 +10,7 @@
 #include "hat/ledger/gang_planner.hpp"
 #include "hat/ledger/ledger_options.hpp"
 #include "hat/ledger/planner.hpp"
+#include "hat/ledger/split_trial.hpp"
 #include "hat/ledger/unit_cost_model.hpp"
 
 namespace hat {
@@ -64,11 +65,18 @@ class Ledger {
   void completed(int64_t completion, int64_t step, double now_s = 0);
   void group_evaluated(const EvaluationReport& report);
 
+  /// Ends training early: nothing is leased any more but the rest of the steps that are under way. Returns
+  /// the steps that will then be done; the ledger is finished once they are committed, without an evaluation (one that
+  /// is under way is given up). Without effect once the ledger is finished or stopped.
+  int64_t stop();
+
   /// Steps committed and evaluations finished since the last call, in order.
   std::vector<StepResult> take_steps();
   std::vector<EvaluationResult> take_evaluations();
 
   int64_t committed_steps() const { return run_.committed; }
+  /// Steps that are begun and not committed: what `stop` would still wait for.
+  int64_t steps_under_way() const { return first_step_not_begun() - run_.committed; }
   /// Target tokens of a step that is open: some unit of it is leased, and it is not committed.
   int64_t step_tokens(int64_t step) const;
   /// Completions that the oldest step that is not committed lacks; for the message of a time-out.
@@ -76,6 +84,7 @@ class Ledger {
   bool finished() const { return phase_ == Phase::finished; }
   const UnitCostModel& cost_model() const { return costs_; }
   const GangPlanner& gang_planner() const { return gangs_; }
+  const SplitTrial& split_trial() const { return trial_; }
 
  private:
   /// Training goes from pause to pause; at each pause everything in flight is finished, and evaluated where it is due.
@@ -105,6 +114,8 @@ class Ledger {
     int64_t units_computed = 0;
     std::vector<bool> complete;  // by completion
     std::vector<int64_t> staleness_counts;
+    double cost = 0;          // of all its sequences
+    double longest_cost = 0;  // of the longest
   };
   OpenStep& open_step(int64_t worker, int64_t step, double now_s);
   void add_gang(OpenStep& open, int64_t step, const Sequence& sequence, PlannedGang plan);
@@ -114,12 +125,19 @@ class Ledger {
   Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
   void commit_complete_steps(double now_s);
   void advance_phase();
+  int64_t first_step_not_begun() const;
   int64_t next_pause(int64_t after) const;
   Lease lease_training(int64_t worker, double now_s);
   Lease lease_evaluation();
   Lease lease_unit(int64_t step, int64_t number);
   std::optional<int64_t> take_unit(int64_t worker, int64_t step, double now_s);
   Unit& unit_of(int64_t step, int64_t number);
+  /// Splitting is tried against not splitting: it is left to this program, and may depend on timing.
+  bool tries_splitting() const {
+    return options_.gang.policy == SplitPolicy::automatic && !options_.deterministic &&
+           options_.staleness != kUnbounded;
+  }
+  double mean_speed() const;
   bool plans_ahead() const { return options_.dispatch == Dispatch::on_demand && !options_.deterministic; }
 
   DataOrder& order_;
@@ -129,8 +147,10 @@ class Ledger {
   UnitCostModel prior_costs_;  // that nothing is observed in: the same whatever the timing
   Planner planner_;
   GangPlanner gangs_;
+  SplitTrial trial_;
   Phase phase_;
   int64_t pause_;  // no step from here on is leased before everything below is committed
+  bool stopped_ = false;
   int64_t next_unit_ = 0;
   int64_t next_gang_ = 0;
   std::map<int64_t, OpenStep> steps_;

@@ -16,18 +16,18 @@ namespace hat {
 /// One worker: leases units, pulls parameters, computes, sends gradients, until the ledger says that it is finished.
 class Worker {
  public:
-  /// Text generated with the trained model, for the summary.
-  using Sampler = std::function<std::string(Transformer&, const ParameterPointers&)>;
+  /// Text generated with the trained model, for the summary. Asks `goes_on` before every token whether to end early.
+  using Sampler =
+      std::function<std::string(Transformer&, const ParameterPointers&, const std::function<bool()>& goes_on)>;
 
   /// `workers`: communicator of all workers, for rings. `node_slots`: parameters kept
-  /// together with other workers, or nullptr. `own_server`: called whenever the worker has a moment; on a
-  /// rank that is also a server it lets the server work. `sampler` is used by worker 0, at the end. `resident_before`:
+  /// together with other workers, or nullptr. `beside`: called whenever the worker has a moment, may be empty: what
+  /// else its rank does, such as letting its server work. `sampler` is used by worker 0, at the end. `resident_before`:
   /// bytes of its own this process occupied before any of the run's memory was made, for the summary. `trace` and
   /// `energy` (counters of the node, of its first worker) may be null.
   Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-         const Communicator& workers, const Window& window, const NodeSlots* node_slots,
-         std::function<void()> own_server, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
-         EnergyCounter* energy);
+         const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> beside,
+         Sampler sampler, int64_t resident_before, TraceRecorder* trace, EnergyCounter* energy);
   ~Worker();
 
   /// The whole working life. Throws Error when the run cannot go on.

@@ -1,0 +1,62 @@
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "hat/comm/communicator.hpp"
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+/// Some ranks are gone, and the others may go on without them. Thrown out of whatever a rank was doing; what it had
+/// under way with others can never complete and must be left as it is.
+class RankLost : public Error {
+ public:
+  RankLost(std::set<int> ranks, const std::string& why) : Error(why), ranks_(std::move(ranks)) {}
+  const std::set<int>& ranks() const { return ranks_; }  ///< of the communicator that is watched
+
+ private:
+  std::set<int> ranks_;
+};
+
+/// Whether the launcher lets the others live when a rank dies (mpirun --enable-recovery).
+bool launcher_spares_survivors();
+
+/// Looks after the processes of this host, through /proc: nobody else tells who died (facts of Open MPI 4.1).
+class RankWatch {
+ public:
+  /// Collective; `world` must outlive this object. `frozen_after_s`: a process that was stopped so long counts as lost.
+  RankWatch(const Communicator& world, double frozen_after_s);
+
+  /// Throws RankLost when a rank of this host is gone or frozen, or another rank says that one of its own is. Cheap:
+  /// looks a few times a second.
+  void check();
+  /// Those that are lost now, as far as this host can tell.
+  std::set<int> lost();
+  /// Ends the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
+  void end(int rank) const;
+  bool is_here(int rank) const { return processes_[static_cast<size_t>(rank)].is_here; }
+
+ private:
+  struct Process {
+    bool is_here = false;  // on this host
+    int pid = 0;
+    uint64_t started = 0;      // clock ticks after boot: a pid may be used again
+    double stopped_since = 0;  // 0: it runs
+  };
+  friend Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
+  const Communicator* world_;
+  std::set<int> here_;              // have told this rank that they wait for it to regroup
+  std::vector<Process> processes_;  // by rank
+  int own_rank_;
+  double frozen_after_s_;
+  double looked_s_ = 0;
+};
+
+/// The survivors of `world` agree on who they are and form a communicator of their own. Called by each of them when it
+/// has noticed or been told of a loss. The lowest rank that lives asks all others; whoever does not answer within
+/// `patience_s` is lost too, and ended where that can be done. Throws Error when no agreement comes about.
+Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
+
+}  // namespace hat
