@@ -371,6 +371,8 @@ LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Commun
   if (is_worker) {
     try {
       own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
+    } catch (const RankLost&) {
+      throw;
     } catch (const Error& error) {
       if (!plan.deck.emulation.network.on()) throw;
       throw Error(fmt::format("{}; comm.emulate.bandwidth is bytes/s: with {} a message of 4 KiB takes {:.3g} s",
@@ -588,10 +590,6 @@ ExitCode check_nobody_trains_in(const Communicator& world, const std::string& ru
     if (world.rank() == 0) check_not_held(run);
   });
 }
-
-}  // namespace
-
-namespace {
 
 ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, const std::string& deck_text,
                     const RunSurroundings& surroundings) {
