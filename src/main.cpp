@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
         {"train", hat::add_train(app)},   {"tokenize", hat::add_tokenize(app)}, {"inspect", hat::add_inspect(app)},
         {"replay", hat::add_replay(app)}, {"eval", hat::add_eval(app)},         {"generate", hat::add_generate(app)},
         {"info", hat::add_info(app)},     {"bench", hat::add_bench(app)}};
-    hat::refuse_values_of_negations(app, {argv + 1, argv + argc});
+    hat::refuse_misplaced_flag_values(app, {argv + 1, argv + argc});
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
 
 namespace hat {
 
@@ -41,11 +42,11 @@ std::vector<int> dedicated_servers(const std::vector<int>& node_of_rank, int64_t
     result.insert(result.end(), ranks.begin(), ranks.end());
   }
   if (static_cast<int64_t>(result.size()) != servers) {
-    throw InputError(
-        "deck", "servers.placement",
-        fmt::format("dedicated needs whole nodes: {} servers do not fill the first nodes exactly ({} ranks "
-                    "there); start other numbers of ranks per node or use spread",
-                    servers, result.size()));
+    throw KeyError("servers.placement",
+                   fmt::format("dedicated needs whole nodes: of {} the first nodes are not filled exactly ({} there); "
+                               "start other numbers of ranks per node or use spread",
+                               counted(servers, "server"), counted(static_cast<int64_t>(result.size()), "rank")),
+                   {"servers"});
   }
   return result;
 }
@@ -57,7 +58,7 @@ RolePlan plan_roles(const std::vector<int>& node_of_rank, int64_t servers, Place
   RolePlan plan;
   if (ranks == 1) {
     if (servers != 1) {
-      throw InputError("deck", "servers", fmt::format("{} servers on 1 rank: start more ranks (mpirun -n)", servers));
+      throw KeyError("servers", fmt::format("{} servers on 1 rank: start more ranks (mpirun -n)", servers));
     }
     plan.role_of_rank = {Role::both};
     plan.rank_of_server = {0};
@@ -65,9 +66,8 @@ RolePlan plan_roles(const std::vector<int>& node_of_rank, int64_t servers, Place
     return plan;
   }
   if (servers >= ranks) {
-    throw InputError("deck", "servers",
-                     fmt::format("{} servers of {} ranks leave no worker: start at least {} ranks (mpirun -n)", servers,
-                                 ranks, servers + 1));
+    throw KeyError("servers", fmt::format("{} of {} ranks leave no worker: start at least {} ranks (mpirun -n)",
+                                          counted(servers, "server"), ranks, servers + 1));
   }
   switch (placement) {
     case Placement::packed:

@@ -12,13 +12,16 @@
 namespace hat {
 
 /// Runs `job` on every rank, then agrees on how it went: if it failed anywhere, the first such rank prints its one
-/// line, and all ranks return the same exit code. Collective.
+/// line, and all ranks return the same exit code. `blame` names the place of keys that are wrong. Collective.
 template <class Job>
-ExitCode on_all_ranks(const Communicator& world, Job job) {
+ExitCode on_all_ranks(const Communicator& world, Job job, const KeyBlame& blame = {}) {
   std::string error;
   auto code = ExitCode::success;
   try {
     job();
+  } catch (const KeyError& bad) {
+    error = blame ? blame(bad).what() : bad.what();
+    code = ExitCode::bad_input;
   } catch (const InputError& bad) {
     error = bad.what();
     code = ExitCode::bad_input;

@@ -200,7 +200,9 @@ CommandBody add_bench_gemm(CLI::App& bench) {
                       "m,n,k of products c (m, n) = a (m, k) b (k, n), instead of a model's");
   bench_keys->add("rows", options->rows, "Tokens that go through the weights at once")->check(integer_in(1, kLargest));
   add_deck_keys(*keys, *deck);
-  return [bench_keys, keys, options, deck] { return bench_gemm(*bench_keys, *keys, *options, *deck); };
+  return [bench_keys, keys, options, deck] {
+    return keys->naming_places([&] { return bench_gemm(*bench_keys, *keys, *options, *deck); });
+  };
 }
 
 }  // namespace hat

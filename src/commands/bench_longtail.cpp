@@ -106,18 +106,36 @@ struct Done {
   LongtailFigures figures;
 };
 
+bool takes_part(const Communicator& world, const LongtailRun& run) {
+  return world.rank() < run.workers + static_cast<int>(run.deck.servers);
+}
+
+/// Of every training, before the first one: what is refused costs no finished one. Collective.
+ExitCode check_all(const Communicator& world, const LongtailPlan& plan) {
+  for (const LongtailGroup& group : plan.groups) {
+    for (const LongtailRun& run : group.runs) {
+      const Communicator ranks = world.split(takes_part(world, run) ? 0 : -1);
+      auto code = ExitCode::success;
+      if (takes_part(world, run)) code = check_training(ranks, run.deck, run.blame);
+      code = static_cast<ExitCode>(world.all_reduce_max(static_cast<int64_t>(code)));
+      if (code != ExitCode::success) return code;
+    }
+  }
+  return ExitCode::success;
+}
+
 /// One training on the first ranks; the others wait. The result is rank 0's.
 ExitCode run_one(const Communicator& world, const LongtailRun& run, RunResult& result) {
-  const bool takes_part = world.rank() < run.workers + static_cast<int>(run.deck.servers);
   auto code = ExitCode::success;
   {
-    const Communicator ranks = world.split(takes_part ? 0 : -1);
+    const Communicator ranks = world.split(takes_part(world, run) ? 0 : -1);
     std::optional<OutputToFile> quiet;
     const std::string log = run.folder.string() + ".log";
     if (world.rank() == 0) quiet.emplace(log);
     // A training that aborts takes the bench with it, and leaves its folder.
-    if (takes_part) {
-      code = run_training(ranks, run.deck, run.deck_text, {.result = &result, .failure_note = "; its output: " + log});
+    if (takes_part(world, run)) {
+      code = run_training(ranks, run.deck, run.deck_text,
+                          {.result = &result, .failure_note = "; its output: " + log, .blame = run.blame});
     }
     world.wait_barrier(kWaitForRun_s, "the other ranks to end a training");
   }
@@ -142,28 +160,46 @@ void compare_losses(const LongtailOptions& options, std::vector<Done>& group) {
   for (Done& done : group) done.figures.seconds_to_loss = seconds_to_loss(done.result, window_of(options), highest);
 }
 
+/// A training, and what it gave: its row of the table, should a later one take the whole job with it.
+ExitCode train_next(const Communicator& world, const LongtailOptions& options, const LongtailRun& run,
+                    std::vector<Done>& group) {
+  Done done{.run = &run, .result = {}, .figures = {}};
+  ExitCode code = run_one(world, run, done.result);
+  if (code != ExitCode::success) return code;
+  code = on_all_ranks(world, [&] {
+    if (world.rank() == 0) fill_figures(options, done);
+  });
+  if (code != ExitCode::success) return code;
+  if (world.rank() == 0) {
+    fmt::print(stderr, "  utilization {} %, {:.2f} s, training loss {:.4f}\n", percent(done.figures.utilization),
+               done.figures.seconds, done.figures.loss);
+  }
+  group.push_back(std::move(done));
+  return ExitCode::success;
+}
+
+/// The groups as far as they have come: the last one may miss some where the exit code is no success.
 ExitCode run_all(const Communicator& world, const LongtailOptions& options, const LongtailPlan& plan,
                  std::vector<std::vector<Done>>& groups) {
   size_t runs = 0;
   for (const LongtailGroup& group : plan.groups) runs += group.runs.size();
   size_t number = 0;
+  auto code = ExitCode::success;
   for (const LongtailGroup& group : plan.groups) {
-    groups.emplace_back();
+    std::vector<Done> done;
     for (const LongtailRun& run : group.runs) {
       if (world.rank() == 0) {
         fmt::print(stderr, "training {} of {}: {}, {}\n", ++number, runs, group.title, run.policy);
       }
-      groups.back().push_back({.run = &run, .result = {}, .figures = {}});
-      ExitCode code = run_one(world, run, groups.back().back().result);
-      if (code != ExitCode::success) return code;
-      code = on_all_ranks(world, [&] {
-        if (world.rank() == 0) fill_figures(options, groups.back().back());
-      });
-      if (code != ExitCode::success) return code;
+      code = train_next(world, options, run, done);
+      if (code != ExitCode::success) break;
     }
-    if (world.rank() == 0) compare_losses(options, groups.back());
+    if (done.empty()) break;
+    if (world.rank() == 0) compare_losses(options, done);
+    groups.push_back(std::move(done));
+    if (code != ExitCode::success) break;
   }
-  return ExitCode::success;
+  return code;
 }
 
 std::string optional_number(const std::optional<double>& value, const char* format) {
@@ -200,22 +236,27 @@ void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
 /// Of all runs: where a deck leaves it open, it is chosen once (or deterministic).
 const char* precision_of(const Deck& deck) { return deck.precision == Precision::bf16 ? "bf16" : "fp32"; }
 
+constexpr const char* kLegend =
+    "\nutil %: charged FLOP over what all devices could do in the time (none: devices are not emulated); ideal %: the "
+    "same of a greedy schedule of\nthese sequences, unsplit, without communication (none: with unbounded staleness, or "
+    "S above 0 and shares fixed in advance, there is no such\nschedule); s: to the same tokens, validation left out; "
+    "speed: against the first row; s to loss: to the training loss (smoothed) that the\nslowest learner of the table "
+    "ends with; comm %, other %: of the workers' wall clock; bytes/token: real ones; late: versions; J: modelled\nfrom "
+    "busy_watts and idle_watts (none: not told); lag: mean by which the emulation was behind its devices\n";
+
+/// Whether all trainings were done.
+bool is_whole(const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups) {
+  return groups.size() == plan.groups.size() && groups.back().size() == plan.groups.back().runs.size();
+}
+
 void print_tables(const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups, const Machine& machine,
                   const PeakRates& peaks) {
   const Deck& deck = plan.groups.front().runs.front().deck;
   print_bench_head(static_cast<int>(deck.worker.threads), machine, peaks);
   fmt::print("precision {}\n", precision_of(deck));
   for (size_t i = 0; i < groups.size(); ++i) print_group(plan.groups[i], groups[i]);
-  fmt::print(
-      "\nutil %: charged FLOP over what all devices could do in the time; ideal %: the same of a greedy schedule of "
-      "these sequences, unsplit, without\ncommunication; s: to the same tokens, validation left out; speed: against "
-      "the first "
-      "row; "
-      "s to loss: to the training loss (smoothed)\nthat the slowest learner of the table ends with; comm %, other %: "
-      "of "
-      "the workers' wall clock; bytes/token: real ones; late: versions;\nJ: modelled from busy_watts and idle_watts; "
-      "lag: "
-      "mean by which the emulation was behind its devices\n");
+  if (!is_whole(plan, groups)) fmt::print("\nnot all: the training behind the last row failed\n");
+  fmt::print("{}", kLegend);
 }
 
 nlohmann::ordered_json run_json(const Done& done, const Done& first) {
@@ -265,6 +306,7 @@ void print_json(const LongtailOptions& options, const LongtailPlan& plan, const 
                       {"length_scale", deck.emulation.length_scale},
                       {"busy_watts", deck.emulation.device.busy_watts},
                       {"idle_watts", deck.emulation.device.idle_watts}};
+  json["complete"] = is_whole(plan, groups);
   for (size_t i = 0; i < groups.size(); ++i) {
     nlohmann::ordered_json group{{"title", plan.groups[i].title}, {"runs", nlohmann::ordered_json::array()}};
     for (const Done& done : groups[i]) group["runs"].push_back(run_json(done, groups[i].front()));
@@ -312,6 +354,7 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
     if (world.rank() != 0) return;
     for (const LongtailData& data : plan.data) write_data(options, data, plan.groups.front().runs.front().deck);
   });
+  if (code == ExitCode::success) code = check_all(world, plan);
   if (code != ExitCode::success) return code;
   const Machine machine = describe_machine();
   std::optional<PeakRates> peaks;
@@ -319,8 +362,7 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
   world.wait_barrier(kWaitForRun_s, "the machine's peak to be measured");
   std::vector<std::vector<Done>> groups;
   code = run_all(world, options, plan, groups);
-  if (code != ExitCode::success) return code;
-  if (world.rank() == 0) {
+  if (world.rank() == 0 && !groups.empty()) {
     peaks->measure_again();
     if (options.json) {
       print_json(options, plan, groups, machine, *peaks);
@@ -329,7 +371,7 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
     }
   }
   world.wait_barrier(kWaitForRun_s, "the result to be printed");
-  return ExitCode::success;
+  return code;
 }
 
 void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {

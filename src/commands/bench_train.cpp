@@ -184,11 +184,11 @@ Recompute choose_recompute(const OptionSet& keys, const Deck& deck, ComputeOptio
                             ? static_cast<int64_t>(deck.worker.memory_gib * static_cast<double>(int64_t{1} << 30))
                             : machine.available_bytes;
   if (const auto level = first_that_fits(deck.worker.recompute, bytes, limit)) return *level;
-  const char* key = deck.worker.memory_gib > 0 ? "worker.memory_gib" : "model.width";
-  throw InputError(keys.place(key), deck.worker.memory_gib > 0 ? key : "model",
-                   fmt::format("a step needs {} of memory, and there are {} for it; lower unit_tokens, "
-                               "worker.chunk_tokens or the model",
-                               human_bytes(bytes(levels_of(deck.worker.recompute).back())), human_bytes(limit)));
+  throw keys.error(
+      KeyError(deck.worker.memory_gib > 0 ? "worker.memory_gib" : "model",
+               fmt::format("a step needs {} of memory, and there are {} for it; lower unit_tokens, "
+                           "worker.chunk_tokens or the model",
+                           human_bytes(bytes(levels_of(deck.worker.recompute).back())), human_bytes(limit))));
 }
 
 /// The deck's precision or, where it is left open, the one in which the model's matrix products are faster here (fp32
@@ -417,7 +417,9 @@ CommandBody add_bench_train(CLI::App& bench) {
       ->check(integer_in(1, 1'000'000));
   bench_keys->add_flag("optimizer_step", options->optimizer_step, "Norm, clipping and update after the gradient");
   add_deck_keys(*keys, *deck);
-  return [bench_keys, keys, options, deck] { return bench_train(*bench_keys, *keys, *options, *deck); };
+  return [bench_keys, keys, options, deck] {
+    return keys->naming_places([&] { return bench_train(*bench_keys, *keys, *options, *deck); });
+  };
 }
 
 }  // namespace hat

@@ -117,7 +117,8 @@ ExitCode eval(OptionSet& keys, const EvalOptions& options) {
     throw InputError(dataset.path().string(), "identity",
                      "is not the dataset that the model was trained on any more; name the one to use with --data");
   }
-  print(evaluate(model, dataset, options.tokens), model, dataset, options.json);
+  const Evaluation evaluation = keys.naming_places([&] { return evaluate(model, dataset, options.tokens); });
+  print(evaluation, model, dataset, options.json);
   return ExitCode::success;
 }
 

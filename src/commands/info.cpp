@@ -152,7 +152,8 @@ ExitCode info(OptionSet& keys, const InfoOptions& options) {
   refuse_accidental_singleton();
   const Communicator world = Communicator::world();
   const Machine machine = describe_machine();
-  const RolePlan plan = plan_roles(world.node_of_rank(), options.servers, options.placement);
+  const RolePlan plan =
+      keys.naming_places([&] { return plan_roles(world.node_of_rank(), options.servers, options.placement); });
   const std::vector<std::string> hosts = world.all_gather(machine.hostname);
   if (world.rank() != 0) {
     wait_for_rank_0(world);

@@ -242,7 +242,7 @@ void add_blocks(const std::vector<std::string>& names, const std::vector<BlockTo
     }
     const std::string barrier = block.barrier_steps == 0             ? "no"
                                 : block.barrier_steps == block.steps ? "yes"
-                                                                     : fmt::format("{} steps", block.barrier_steps);
+                                                                     : counted(block.barrier_steps, "step");
     result.text += fmt::format("    {:<24}{:>12}{:>24}{:>8.0f}{:>12.2f}{:>10}{:>13}{:>18}{:>12}\n", names[b],
                                with_commas(block.part_pushes), staleness, block.version_spread, block.wait_seconds,
                                barrier, std::isnan(block.sensitivity) ? "-" : fmt::format("{:.3g}", block.sensitivity),
@@ -294,9 +294,8 @@ void add_accounts(const fs::path& run, Inspection& result) {
     const std::vector<BlockTotal> blocks = block_totals(file, names);
     result.data["measured_steps"] = steps;
     result.text += fmt::format(
-        "  metrics.h5  {} steps; time of each worker in %, blocks over all steps (med: the median of the steps' "
-        "medians)\n",
-        steps);
+        "  metrics.h5  {}; time of each worker in %, blocks over all steps (med: the median of the steps' medians)\n",
+        counted(steps, "step"));
     add_gaps(step, result);
     if (steps == 0) return;
     add_workers(workers, result);

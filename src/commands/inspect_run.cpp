@@ -180,7 +180,7 @@ void add_checkpoints(const fs::path& run, ReadContents contents, Inspection& res
     }
   }
   std::sort(folders.begin(), folders.end());
-  result.text += fmt::format("  {} checkpoints\n", folders.size());
+  result.text += fmt::format("  {}\n", counted(static_cast<int64_t>(folders.size()), "checkpoint"));
   for (const fs::path& folder : folders) add_checkpoint(folder, contents, result);
 }
 

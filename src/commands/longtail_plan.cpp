@@ -14,6 +14,7 @@
 #include "hat/config/command_line.hpp"
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
 #include "hat/model/layout.hpp"
 
 namespace hat {
@@ -157,6 +158,7 @@ class LongtailPlanner {
   }
 
   LongtailPlan plan() {
+    check_policies();
     for (const std::string& text : options_.sequences) {
       const int64_t sequences = number_of("sequences", text, 1);
       for (const std::string& lengths : options_.lengths) {
@@ -211,16 +213,13 @@ class LongtailPlanner {
     run.sequences = sequences;
     const int all_workers = ranks_ - servers();
     run.workers = policy.workers > 0 ? policy.workers : all_workers;
-    if (run.workers > all_workers || run.workers < 1) {
-      refuse("policies", fmt::format("'{}' needs {} ranks beside {} servers, and there are {} ranks (mpirun -n)",
-                                     policy.text, std::max(1, run.workers), servers(), ranks_));
-    }
+    check_ranks(policy, run.workers);
     const int64_t step_sequences = sequences * all_workers;
     if (step_sequences > kMostDocuments / options_.steps) {
       const bool steps_fit = step_sequences <= kMostDocuments / 1000;
       refuse(steps_fit ? "steps" : "sequences",
-             fmt::format("{} steps of {} sequences for each of {} workers are more than {} documents", options_.steps,
-                         sequences, all_workers, kMostDocuments));
+             fmt::format("{} of {} for each of {} are more than {} documents", counted(options_.steps, "step"),
+                         counted(sequences, "sequence"), counted(all_workers, "worker"), kMostDocuments));
     }
     run.folder = folder_ / fmt::format("run-{:03}", runs_++);
     Settings settings = settings_of(policy, staleness);
@@ -235,9 +234,39 @@ class LongtailPlanner {
                                      {"checkpoint.every", std::to_string(options_.steps), ""},
                                      {"eval.every", "0", ""},
                                      {"sample.tokens", "0", ""}});
-    std::tie(run.deck, run.deck_text) = decks_.make(settings);
-    check_emulated_ranks(run.deck.emulation, run.workers, /*nodes=*/1);  // how many there are is seen by the run
+    MadeDeck made = decks_.make(settings, policy.text);
+    run.deck = std::move(made.deck);
+    run.deck_text = std::move(made.text);
+    run.blame = std::move(made.blame);
+    try {
+      check_emulated_ranks(run.deck.emulation, run.workers, /*nodes=*/1);  // how many there are is seen by the run
+    } catch (const KeyError& bad) {
+      throw run.blame(bad);
+    }
     group.runs.push_back(std::move(run));
+  }
+
+  /// The words of all policies, before anything that depends on ranks: what is misspelt is no matter of theirs.
+  void check_policies() {
+    for (const Policy& policy : policies_) {
+      for (const std::string& staleness : staleness_of(policy, options_)) {
+        Settings settings = settings_of(policy, staleness);
+        for (const Settings& more : {remedies_off(policy, staleness), length_of_run("not-yet", 1)}) {
+          settings.insert(settings.end(), more.begin(), more.end());
+        }
+        decks_.make(settings, policy.text);
+      }
+    }
+  }
+
+  void check_ranks(const Policy& policy, int workers) {
+    const int all_workers = ranks_ - servers();
+    if (workers >= 1 && workers <= all_workers) return;
+    const std::string reason = fmt::format("'{}' needs {} beside {}, and there {} {} (mpirun -n)", policy.text,
+                                           counted(std::max(1, workers), "rank"), counted(servers(), "server"),
+                                           ranks_ == 1 ? "is" : "are", counted(ranks_, "rank"));
+    if (policy.workers > 0) refuse("policies", reason);
+    throw InputError("command line", "", reason);
   }
 
   /// Remedies for delay that the deck has and this policy can do nothing with.
@@ -332,7 +361,7 @@ class LongtailPlanner {
 
   /// The deck without what a run sets.
   const Deck& base() {
-    if (!base_) base_ = decks_.make(length_of_run("not-yet", 1)).first;
+    if (!base_) base_ = decks_.make(length_of_run("not-yet", 1), "").deck;
     return *base_;
   }
   int servers() { return static_cast<int>(base().servers); }
@@ -354,7 +383,7 @@ struct DeckMaker::Parsed {
   explicit Parsed(std::vector<std::string> arguments) {
     add_deck_keys(options, deck);
     app.add_option("deck", file);
-    refuse_values_of_negations(app, arguments);
+    refuse_misplaced_flag_values(app, arguments);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     try {
       app.parse(arguments);
@@ -385,6 +414,14 @@ constexpr std::array<std::array<const char*, 2>, 13> kOwnKeys{{{"dispatch", "pol
                                                                {"eval.every", ""},
                                                                {"sample.tokens", ""}}};
 
+/// The error with the policy that it came up with, unless that is named already.
+InputError with_policy(const InputError& error, const std::string& policy) {
+  const std::string line = error.what();
+  const std::string name = fmt::format("'{}'", policy);
+  if (policy.empty() || line.find(name) != std::string::npos) return error;
+  return InputError(fmt::format("{} (with {})", line, name));
+}
+
 /// Only a deck, which may be made for training, may have a key that the bench sets.
 void refuse_if_set(const OptionSet& options, const std::string& key, const std::string& option) {
   if (options.nearness(key) < OptionSet::Nearness::environment) return;
@@ -414,21 +451,27 @@ InputError DeckMaker::error(const std::string& key, const std::string& reason) c
   return user_->options.error(key, reason);
 }
 
-std::pair<Deck, std::string> DeckMaker::make(const Settings& settings) const {
-  Parsed parsed(arguments_);
-  OptionSet& options = parsed.options;
+MadeDeck DeckMaker::make(const Settings& settings, const std::string& policy) const {
+  const auto parsed = std::make_shared<Parsed>(arguments_);
+  OptionSet& options = parsed->options;
   options.load(file_);
   for (const Setting& setting : settings) {
     if (!setting.overrides) refuse_if_set(options, setting.key, setting.option);
   }
-  for (const Setting& setting : settings) {
-    const bool asked = !setting.option.empty();
-    options.set(
-        setting.key, setting.value,
-        asked ? bench_keys_.place(setting.option) + ": " + bench_keys_.name(setting.option) : "hat bench longtail");
+  const auto place_of = [&](const Setting& setting) -> std::string {
+    if (setting.option.empty()) return "hat bench longtail";
+    const std::string place = bench_keys_.place(setting.option) + ": " + bench_keys_.name(setting.option);
+    return setting.option == "policies" && !policy.empty() ? fmt::format("{}: '{}'", place, policy) : place;
+  };
+  try {
+    for (const Setting& setting : settings) options.set(setting.key, setting.value, place_of(setting));
+    resolve_presets(options, parsed->deck);
+  } catch (const InputError& bad) {
+    throw with_policy(bad, policy);
   }
-  resolve_presets(options, parsed.deck);
-  return {parsed.deck, options.effective()};
+  return {.deck = parsed->deck, .text = options.effective(), .blame = [parsed, policy](const KeyError& bad) {
+            return with_policy(parsed->options.error(bad), policy);
+          }};
 }
 
 LongtailPlan plan_longtail(const LongtailOptions& options, const OptionSet& keys, const DeckMaker& decks, int ranks,

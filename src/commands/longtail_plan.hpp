@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "hat/config/deck.hpp"
 #include "hat/config/option_set.hpp"
+#include "hat/core/error.hpp"
 
 namespace hat {
 
@@ -58,12 +58,20 @@ struct LongtailRun {
   std::filesystem::path folder;
   Deck deck;
   std::string deck_text;
+  KeyBlame blame;
 };
 
 /// Trainings that learn the same data in the same steps, compared with the first of them.
 struct LongtailGroup {
   std::string title;
   std::vector<LongtailRun> runs;
+};
+
+/// What `hat train` makes of a deck file and options.
+struct MadeDeck {
+  Deck deck;
+  std::string text;  ///< effective
+  KeyBlame blame;    ///< names where a key was set, and the policy
 };
 
 /// Makes decks out of the deck file, HAT_* variables, the deck keys on the command line and a run's own settings.
@@ -80,7 +88,8 @@ class DeckMaker {
   /// An error about the value that a key has from the user or by default, to be thrown.
   InputError error(const std::string& key, const std::string& reason) const;
   /// Throws InputError as `hat train` would, and when the command line or the environment sets a key of `settings`.
-  std::pair<Deck, std::string> make(const Settings& settings) const;
+  /// `policy`: named by errors; empty: none.
+  MadeDeck make(const Settings& settings, const std::string& policy) const;
 
  private:
   struct Parsed;

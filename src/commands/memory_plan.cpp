@@ -139,10 +139,10 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
     if (here(plan.roles.rank_of_server[static_cast<size_t>(server)])) servers += server_memory(plan, server).total();
   }
   if (servers > available) {
-    throw InputError("deck", "model",
-                     fmt::format("the servers of one node need {} of memory, and it has {} available: more servers on "
-                                 "more nodes share the model out",
-                                 gib(servers), gib(available)));
+    throw KeyError("model",
+                   fmt::format("the servers of one node need {} of memory, and it has {} available: more servers on "
+                               "more nodes share the model out",
+                               gib(servers), gib(available)));
   }
   const auto workers = std::count_if(plan.roles.rank_of_worker.begin(), plan.roles.rank_of_worker.end(), here);
   return workers == 0 ? kNoLimit : (available - servers) / workers;
@@ -179,13 +179,13 @@ MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64
     return {.recompute = thriftiest, .units = units};
   }
   const WorkerMemory least = worker_memory(alone, sizes, thriftiest);
-  throw InputError("deck", is_given ? "worker.memory_gib" : "model",
-                   fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
-                               "tokens {} with worker.recompute = {}) and may use {}{}{}",
-                               gib(least.total()), gib(least.parameters), gib(least.gradients),
-                               with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest), gib(limit),
-                               is_given ? "" : ", its share of what is available on its node",
-                               most_workers > 1 ? ", and ranges of it for several workers do not fit either" : ""));
+  throw KeyError(is_given ? "worker.memory_gib" : "model",
+                 fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
+                             "tokens {} with worker.recompute = {}) and may use {}{}{}",
+                             gib(least.total()), gib(least.parameters), gib(least.gradients), with_commas(sizes.tokens),
+                             gib(least.activations), name_of(thriftiest), gib(limit),
+                             is_given ? "" : ", its share of what is available on its node",
+                             most_workers > 1 ? ", and ranges of it for several workers do not fit either" : ""));
 }
 
 std::string gib(int64_t bytes) {

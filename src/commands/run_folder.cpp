@@ -16,6 +16,7 @@
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/text.hpp"
 #include "hat/io/durable.hpp"
 
 namespace hat {
@@ -137,9 +138,13 @@ bool is_held(const fs::path& run) noexcept {
   return !is_free;
 }
 
+void check_not_held(const fs::path& run) {
+  if (fs::is_directory(run)) const RunFolderLock lock(run);
+}
+
 void check_run_folder(const Deck& deck) {
   const fs::path run = deck.output;
-  if (run.empty()) throw InputError("deck", "output", "names no run folder");
+  if (run.empty()) throw KeyError("output", "names no run folder");
   if (fs::exists(run) && !fs::is_directory(run)) throw InputError(run.string(), "output", "is not a folder");
   check_holds_no_run(deck);
   const fs::path existing = existing_part(run);
@@ -272,9 +277,9 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
                      "continue it unbounded");
   }
   if (state.step > plan.end_step) {
-    throw InputError(
-        folder, "train.steps",
-        fmt::format("the checkpoint is of step {}, beyond the {} steps of the deck", state.step, plan.end_step));
+    throw InputError(folder, "train.steps",
+                     fmt::format("the checkpoint is of step {}, beyond the {} of the deck", state.step,
+                                 counted(plan.end_step, "step")));
   }
 }
 

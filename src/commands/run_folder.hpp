@@ -31,6 +31,10 @@ class RunFolderLock {
 /// cannot be seen.
 bool is_held(const std::filesystem::path& run) noexcept;
 
+/// Throws InputError when a process trains in the folder, and goes on to for some seconds. A folder that is not there
+/// is nobody's.
+void check_not_held(const std::filesystem::path& run);
+
 /// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running"). Of a run
 /// that is continued, checkpoints that are not complete are set aside, with a line on standard error.
 std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);

@@ -40,7 +40,7 @@ void add_keys(OptionSet& keys, TokenizeOptions& options) {
   keys.add("include", options.include, "Of the files in folders, take only those that match one of these globs");
   keys.add("exclude", options.exclude, "Of the files in folders, leave out those that match one of these globs");
   keys.add("validation", options.validation, "Share of the documents kept for validation, chosen at random")
-      ->check(real_in(0.0, 1.0, Ends::without_least));
+      ->check(real_in(0.0, 1.0, Ends::neither));
   keys.add("seed", options.seed, "Seed of that choice")->check(integer_in(0));
   keys.add("tokenizer", options.tokenizer, "byte: the 256 byte values and an end-of-text token");
   keys.add("text-key", options.text_key, "Key that holds the text in a line of JSONL");
@@ -75,15 +75,15 @@ void check_not_an_input(const OptionSet& keys, const TokenizeOptions& options, c
 
 void print_summary(const TokenizeOptions& options, const DatasetWriter& writer, const CorpusSplitter& splitter,
                    const std::string& identity, size_t files) {
-  fmt::print("{} documents from {} files, tokenizer '{}'\n", with_commas(splitter.documents()),
-             with_commas(static_cast<int64_t>(files)), options.tokenizer);
+  fmt::print("{} from {}, tokenizer '{}'\n", counted(splitter.documents(), "document"),
+             counted(static_cast<int64_t>(files), "file"), options.tokenizer);
   for (const Split split : {Split::train, Split::validation}) {
     fmt::print("  {:<12} {:>12} documents  {:>14} tokens  {:>14} bytes of text\n",
                split == Split::train ? "train" : "validation", with_commas(writer.documents(split)),
                with_commas(writer.tokens(split)), with_commas(writer.text_bytes(split)));
   }
   if (splitter.empty_documents() > 0) {
-    fmt::print("  {} empty documents were skipped\n", with_commas(splitter.empty_documents()));
+    fmt::print("  skipped: {}\n", counted(splitter.empty_documents(), "empty document"));
   }
   fmt::print("\nLengths (tokens include the end-of-text of each document)\n{}\n", splitter.histogram().table());
   fmt::print("The dataset is in {0} (identity {1}); look into it with: {2} inspect {0}\n", options.output, identity,

@@ -52,7 +52,8 @@ std::exception_ptr load(OptionSet& options, Deck& deck, const std::optional<fs::
 /// A run, on fewer and fewer ranks if some are lost on the way and the launcher spares the others.
 class Survival {
  public:
-  Survival(const Communicator& world, Watchdog& watchdog) : world_(&world), watchdog_(watchdog) {}
+  Survival(const Communicator& world, Watchdog& watchdog, KeyBlame blame)
+      : world_(&world), watchdog_(watchdog), blame_(std::move(blame)) {}
 
   ExitCode run(Deck deck, const std::string& deck_text, double begin_s) {
     while (true) {
@@ -65,7 +66,8 @@ class Survival {
       }
       try {
         const ExitCode code =
-            run_training(*world_, deck, deck_text, {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s});
+            run_training(*world_, deck, deck_text,
+                         {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s, .blame = blame_});
         watchdog_.set_trouble({});  // whoever is refused may end before others
         return code;
       } catch (const RankLost& lost) {
@@ -107,6 +109,7 @@ class Survival {
 
   const Communicator* world_;
   Watchdog& watchdog_;
+  KeyBlame blame_;
   bool has_lost_ranks_ = false;
 };
 
@@ -131,7 +134,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
     if (problem) std::rethrow_exception(problem);
   });
   if (code == ExitCode::success) {
-    Survival survival(world, watchdog);
+    Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
     code = survival.run(deck, options.effective(), begin_s);
     if (survival.has_lost_ranks()) Survival::leave(code);
   }
@@ -152,7 +155,7 @@ CommandBody add_train(CLI::App& app) {
       "SIGTERM or SIGUSR1 on any rank, or the end of the time (time_limit, Slurm), stops a run with a checkpoint: exit "
       "code 0, "
       "status.json says \"stopped\"\nand why; --resume continues it.\n"
-      "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false.");
+      "Flags are true or false; --trace stands for --trace=true, --no-trace for --trace=false (one word each).");
   auto deck = std::make_shared<Deck>();
   auto deck_file = std::make_shared<std::string>();
   command->add_option("deck", *deck_file,

@@ -112,22 +112,21 @@ void check_dataset(const Dataset& dataset, const Deck& deck, int workers) {
   }
   if (dataset.documents(Split::train) < workers) {
     throw InputError(file, "/train",
-                     fmt::format("{} documents cannot keep {} workers busy: start fewer ranks",
-                                 dataset.documents(Split::train), workers));
+                     fmt::format("{} cannot keep {} busy: start fewer ranks",
+                                 counted(dataset.documents(Split::train), "document"), counted(workers, "worker")));
   }
   if (deck.model.vocabulary < dataset.tokenizer().vocabulary()) {
-    throw InputError("deck", "model.vocabulary",
-                     fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
-                                 dataset.tokenizer().vocabulary(), file));
+    throw KeyError("model.vocabulary", fmt::format("{} is less than the {} tokens of {}", deck.model.vocabulary,
+                                                   dataset.tokenizer().vocabulary(), file));
   }
 }
 
 void check_threads(const Deck& deck) {
   const int cores = describe_machine().cores_here;
   if (deck.worker.threads <= cores) return;
-  throw InputError("deck", "worker.threads",
-                   fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
-                               deck.worker.threads, cores, cores == 1 ? "" : "s"));
+  throw KeyError("worker.threads",
+                 fmt::format("{} threads a worker, but a node has {} core{}: they would only wait for each other",
+                             deck.worker.threads, cores, cores == 1 ? "" : "s"));
 }
 
 /// Everything that can be refused is refused here; nothing is written.
@@ -143,13 +142,18 @@ void prepare(const Communicator& world, const std::vector<int>& node_of_rank, De
   if (deck.model.vocabulary == 0) deck.model.vocabulary = setup.dataset->tokenizer().vocabulary();
   check_dataset(*setup.dataset, deck, roles.workers());
   if (deck.gang.policy == SplitPolicy::always && roles.workers() == 1) {
-    throw InputError("deck", "split.policy", "always needs at least two workers");
+    throw KeyError("split.policy", "always needs at least two workers");
   }
   DataOrder order(*setup.dataset, deck, piece_tokens(deck));
   deck.batch_tokens = order.mean_step_tokens();
   setup.plan = make_run_plan(deck, roles);
   group_workers(setup.plan, node_of_rank);
   setup.plan.deck_text = deck_text;
+  if (setup.server == 0 && deck.train.epochs > 0 && order.counts_long(deck.train.epochs)) {
+    fmt::print("counting the steps of {} passes; train.steps or train.tokens instead of train.epochs need none of it\n",
+               deck.train.epochs);
+    std::fflush(stdout);
+  }
   setup.plan.end_step = steps_of(deck, order);
   if (setup.server == 0) {
     check_run_folder(deck);
@@ -196,13 +200,15 @@ void check_validation(const Dataset& dataset, const RunPlan& plan) {
 }
 
 /// Decides what the deck leaves open, the same on all ranks, and refuses what does not fit into memory.
-ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup) {
+ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, Setup& setup,
+                        const KeyBlame& blame) {
   ExitCode code = choose_precision(world, setup);
   if (code != ExitCode::success) return code;
   RunPlan& plan = setup.plan;
   const Machine machine = describe_machine();
   int64_t share = 0;
-  code = on_all_ranks(world, [&] {
+  const auto checked = [&](auto job) { return on_all_ranks(world, job, blame); };
+  code = checked([&] {
     setup.units = unit_sizes(*setup.dataset, plan);
     const int node = node_of_rank[static_cast<size_t>(world.rank())];
     share = worker_share(plan, node_of_rank, node, machine.available_bytes);
@@ -210,13 +216,13 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   if (code != ExitCode::success) return code;
   share = -world.all_reduce_max(-share);  // of the node with the least
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
-  return on_all_ranks(world, [&] {
+  return checked([&] {
     const MemoryChoice choice = choose_by_memory(plan, setup.units, share);
     const bool by_memory = !choice.gangs || choice.units.least_gang > 0;
     if (plan.deck.deterministic && by_memory && plan.deck.worker.memory_gib == 0) {
-      throw InputError("deck", "deterministic",
-                       "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
-                       "or split.policy never");
+      throw KeyError("deterministic",
+                     "what is split would depend on the memory that happens to be available: set worker.memory_gib, "
+                     "or split.policy never");
     }
     plan.compute.recompute = choice.recompute;
     setup.units = choice.units;
@@ -282,16 +288,35 @@ void warn_of_slow_devices(const RunPlan& plan) {
       flop, flop / speed / kLong_s);
 }
 
+/// Behind a blank each; of very many the first and the last.
+std::string names_of_barriers(const RunPlan& plan) {
+  constexpr size_t kMostNamed = 40;
+  std::vector<std::string> names;
+  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
+    if (plan.is_barrier[block]) names.push_back(" " + plan.layout.blocks[block].name);
+  }
+  if (names.size() <= kMostNamed) return fmt::format("{}", fmt::join(names, ""));
+  return fmt::format("{} ...{} ({})", names.front(), names.back(), with_commas(static_cast<int64_t>(names.size())));
+}
+
+/// What a run does before its first line of progress may take minutes then.
+void warn_of_many_blocks(const RunPlan& plan) {
+  constexpr int64_t kDeep = 2000;
+  const auto blocks = static_cast<int64_t>(plan.layout.blocks.size());
+  if (blocks < kDeep) return;
+  fmt::print(
+      "warning: {} blocks, each of which is pulled and pushed by itself: the start and the first validation ({} "
+      "tokens) take their time\n",
+      with_commas(blocks), plan.deck.eval.tokens > 0 ? "at most " + with_commas(plan.deck.eval.tokens) : "all");
+}
+
 void describe(const Setup& setup, const Communicator& world, int nodes) {
   const RunPlan& plan = setup.plan;
   const Deck& deck = plan.deck;
-  std::string barriers;
-  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
-    if (plan.is_barrier[block]) barriers += " " + plan.layout.blocks[block].name;
-  }
+  std::string barriers = names_of_barriers(plan);
   const std::string staleness = plan.unbounded() ? "unbounded" : std::to_string(deck.staleness);
-  fmt::print("ranks: {} ({} servers, {} workers) on {} nodes\n", world.size(), plan.roles.servers(),
-             plan.roles.workers(), nodes);
+  fmt::print("ranks: {} ({}, {}) on {}\n", world.size(), counted(plan.roles.servers(), "server"),
+             counted(plan.roles.workers(), "worker"), counted(nodes, "node"));
   if (plan.barriers_change()) barriers += " by sensitivity";
   fmt::print("mode: {}, staleness {}, barrier blocks:{}\n", mode_name(deck.mode), staleness,
              barriers.empty() ? " none" : barriers);
@@ -304,10 +329,11 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
         "barrier block by sensitivity\n");
   }
   fmt::print("model: {} parameters in {} blocks\n", with_commas(plan.layout.size()), plan.layout.blocks.size());
-  fmt::print("data: {}: {} training documents, {} tokens; {} validation documents, {} tokens\n",
-             setup.dataset->path().string(), with_commas(setup.dataset->documents(Split::train)),
-             with_commas(setup.dataset->tokens(Split::train)), with_commas(setup.dataset->documents(Split::validation)),
-             with_commas(setup.dataset->tokens(Split::validation)));
+  fmt::print("data: {}: {}, {}; {}, {}\n", setup.dataset->path().string(),
+             counted(setup.dataset->documents(Split::train), "training document"),
+             counted(setup.dataset->tokens(Split::train), "token"),
+             counted(setup.dataset->documents(Split::validation), "validation document"),
+             counted(setup.dataset->tokens(Split::validation), "token"));
   describe_compute(setup);
   if (!setup.has_room_for_gangs) {
     fmt::print("one sequence: by one worker, for there is no memory for the keys and values of others\n");
@@ -319,6 +345,7 @@ void describe(const Setup& setup, const Communicator& world, int nodes) {
   fmt::print("steps: {} to {}, about {} tokens each, units of about {} tokens\n", plan.first_step, plan.end_step,
              with_commas(deck.batch_tokens), with_commas(plan.deck.unit_tokens));
   warn_of_slow_devices(plan);
+  warn_of_many_blocks(plan);
   const std::string limit = describe_deadline(plan.deadline);
   if (!limit.empty()) fmt::print("{}\n", limit);
   std::fflush(stdout);
@@ -347,7 +374,18 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
 /// What the workers' links do, on all ranks, servers included. Collective.
 LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Communicator& workers, bool is_worker) {
   LinkSpeeds own;
-  if (is_worker) own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
+  if (is_worker) {
+    try {
+      own = measure_links(workers, plan.node_of_worker, plan.deck.timeout_s);
+    } catch (const RankLost&) {
+      throw;
+    } catch (const Error& error) {
+      if (!plan.deck.emulation.network.on()) throw;
+      throw Error(fmt::format("{}; comm.emulate.bandwidth is bytes/s: with {} a message of 4 KiB takes {:.3g} s",
+                              error.what(), plan.deck.emulation.network.bandwidth,
+                              4096 / plan.deck.emulation.network.bandwidth));
+    }
+  }
   LinkSpeeds all;
   for (const std::string& text :
        world.all_gather(fmt::format("{} {} {} {}", own.inside.bytes_per_s, own.inside.latency_s,
@@ -377,7 +415,7 @@ void describe_links(const RunPlan& plan) {
   if (plan.links.inside.bytes_per_s > plan.links.between.bytes_per_s) {
     links = fmt::format(" inside a node {}, between nodes {}", text(plan.links.inside), text(plan.links.between));
   }
-  fmt::print("one sequence: by up to {} workers{}; links between workers{}\n", plan.gang_workers(),
+  fmt::print("one sequence: by up to {}{}; links between workers{}\n", counted(plan.gang_workers(), "worker"),
              plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "", links);
   std::fflush(stdout);
 }
@@ -560,9 +598,13 @@ void check_same_deck(const Communicator& world, const std::string& deck_text, co
       "deck", "", fmt::format("rank {} has other settings than rank 0 (deck file or HAT_* environment)", world.rank()));
 }
 
-}  // namespace
-
-namespace {
+/// Looked at before anything else that is wrong with the folder: what a process is writing is not there yet.
+/// Collective.
+ExitCode check_nobody_trains_in(const Communicator& world, const std::string& run) {
+  return on_all_ranks(world, [&] {
+    if (world.rank() == 0) check_not_held(run);
+  });
+}
 
 ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, const std::string& deck_text,
                     const RunSurroundings& surroundings) {
@@ -574,6 +616,7 @@ ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, c
   const std::vector<int> node_of_rank = world.node_of_rank();
   const std::string first_deck = world.broadcast(deck_text, 0);
   ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
+  if (code == ExitCode::success) code = check_nobody_trains_in(world, deck.output);
   if (code == ExitCode::success && deck.resume) {
     // Replaying is slower than reading: ten times the time.
     setup.enter("recovering from the gradient log",
@@ -582,18 +625,19 @@ ExitCode train_with(Setup& setup, const Communicator& world, const Deck& deck, c
   }
   if (code != ExitCode::success) return code;
   setup.enter("checking deck and data on all ranks", files);
-  code = on_all_ranks(world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); });
+  code = on_all_ranks(
+      world, [&] { prepare(world, node_of_rank, deck, deck_text, setup); }, surroundings.blame);
   if (code != ExitCode::success) return code;
   const bool has_ended = setup.server == 0 && is_over(setup.plan);
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
     if (has_ended) {
-      fmt::print("{} is finished: its {} steps are done, nothing changes; more train.steps continue it\n",
-                 setup.plan.deck.output, setup.plan.end_step);
+      fmt::print("{} is finished: its {} {} done, nothing changes; more train.steps continue it\n",
+                 setup.plan.deck.output, counted(setup.plan.end_step, "step"), setup.plan.end_step == 1 ? "is" : "are");
     }
     return ExitCode::success;
   }
   setup.enter("measuring what ranks can do");
-  code = choose_compute(world, node_of_rank, setup);
+  code = choose_compute(world, node_of_rank, setup, surroundings.blame);
   if (code != ExitCode::success || is_stopped(world)) return code;
   fault_point(FaultPoint::start);
   setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
@@ -640,6 +684,14 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
     (void)setup.release();
     throw;
   }
+}
+
+ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame) {
+  const std::vector<int> node_of_rank = world.node_of_rank();
+  Setup setup;
+  const ExitCode code = on_all_ranks(
+      world, [&] { prepare(world, node_of_rank, deck, "", setup); }, blame);
+  return code == ExitCode::success ? choose_compute(world, node_of_rank, setup, blame) : code;
 }
 
 }  // namespace hat

@@ -19,6 +19,7 @@ struct RunSurroundings {
   RankWatch* watch = nullptr;     ///< of `world`: survivors may go on without the dead; null: a death ends the job
   /// Of the process, by now_s(): its time limit counts from there; empty: it has none.
   std::optional<double> begin_s = {};
+  KeyBlame blame = {};  ///< tells where a key was set whose value is refused; empty: nobody knows
 };
 
 /// One training on all ranks of `world`, from the first check to the closed run folder. Collective; may be called
@@ -36,5 +37,8 @@ struct RunSurroundings {
 /// started, later with a checkpoint that a start with `resume` continues from.
 ExitCode run_training(const Communicator& world, const Deck& deck, const std::string& deck_text,
                       const RunSurroundings& surroundings);
+
+/// Refuses what run_training would refuse of this deck, as it would, and writes nothing. Collective.
+ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame);
 
 }  // namespace hat

@@ -22,9 +22,12 @@ std::from_chars_result parse_number(const std::string& text, T& value) {
   return result;
 }
 
+bool excludes_least(Ends ends) { return ends == Ends::without_least || ends == Ends::neither; }
+bool excludes_most(Ends ends) { return ends == Ends::without_most || ends == Ends::neither; }
+
 bool is_inside(double value, double least, double most, Ends ends) {
-  if (ends == Ends::without_least && value <= least) return false;
-  if (ends == Ends::without_most && value >= most) return false;
+  if (excludes_least(ends) && value <= least) return false;
+  if (excludes_most(ends) && value >= most) return false;
   return value >= least && value <= most;
 }
 
@@ -67,6 +70,7 @@ CLI::Validator real_in(double least, double most, Ends ends) {
   const char* note = "";
   if (ends == Ends::without_least) note = " (above the lower end)";
   if (ends == Ends::without_most) note = " (below the upper end)";
+  if (ends == Ends::neither) note = " (both ends left out)";
   std::string range = fmt::format("a number from {} to {}{}", least, most, note);
   auto check = [least, most, ends, range](std::string& text) -> std::string {
     double value = 0.0;
@@ -74,8 +78,8 @@ CLI::Validator real_in(double least, double most, Ends ends) {
     if (status == std::errc{} && std::isfinite(value) && is_inside(value, least, most, ends)) return "";
     return fmt::format("must be {}, not '{}'", range, text);
   };
-  return CLI::Validator(check, fmt::format("{}{} - {}{}", ends == Ends::without_least ? "(" : "[", least, most,
-                                           ends == Ends::without_most ? ")" : "]"));
+  return CLI::Validator(check, fmt::format("{}{} - {}{}", excludes_least(ends) ? "(" : "[", least, most,
+                                           excludes_most(ends) ? ")" : "]"));
 }
 
 }  // namespace hat

@@ -25,7 +25,7 @@ std::vector<std::string> known_words(const CLI::App& app) {
 
 }  // namespace
 
-void refuse_values_of_negations(const CLI::App& app, const std::vector<std::string>& arguments) {
+void refuse_misplaced_flag_values(const CLI::App& app, const std::vector<std::string>& arguments) {
   const std::string prefix = "--no-";
   const CLI::App* command = &app;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -41,10 +41,18 @@ void refuse_values_of_negations(const CLI::App& app, const std::vector<std::stri
     const CLI::Option* option = command->get_option_no_throw(name);
     if (option == nullptr) continue;
     const bool is_flag = option->get_expected_max() == 0;
-    if (!is_flag && end == std::string::npos) ++i;  // the next word is its value
-    if (!is_flag || end == std::string::npos || !name.starts_with(prefix)) continue;
-    throw InputError("command line", name,
-                     fmt::format("takes no value; write --{}=true or =false", name.substr(prefix.size())));
+    if (!is_flag) {
+      if (end == std::string::npos) ++i;  // the next word is its value
+      continue;
+    }
+    const bool negates = name.starts_with(prefix) && command->get_option_no_throw("--" + name.substr(prefix.size()));
+    const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "";
+    const bool two_words = end == std::string::npos && (next == "true" || next == "false");
+    if (negates && (two_words || end != std::string::npos)) {
+      throw InputError("command line", name,
+                       fmt::format("takes no value; write --{}=true or =false", name.substr(prefix.size())));
+    }
+    if (two_words) throw InputError("command line", name, fmt::format("write {}={}", name, next));
   }
 }
 

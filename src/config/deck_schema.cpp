@@ -137,7 +137,7 @@ void add_model_keys(OptionSet& options, ModelConfig& model) {
   options.add("model.norm_epsilon", model.norm_epsilon, "Added under the root of the norms")
       ->check(real_in(0, 1, Ends::without_least));
   options.add("model.rope_base", model.rope_base, "Base of the rotary position angles (llama)")
-      ->check(real_in(1, 1e12));
+      ->check(real_in(1, 1e12, Ends::without_least));
 }
 
 void add_optimizer_keys(OptionSet& options, Deck& deck) {
@@ -367,12 +367,13 @@ void check_sensitivity(const OptionSet& options, const Deck& deck) {
   }
   const bool noise = !sensitivity.noise_block.empty();
   if (noise != (sensitivity.noise_scale > 0)) {
-    refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together");
+    refuse(options, "sensitivity.noise_block", "set noise_block and noise_scale together", {"sensitivity.noise_scale"});
   }
   check_sensitivity_is_used(options, sensitivity, decides);
   if (noise && sensitivity.noise_from >= sensitivity.noise_to) {
     refuse(options, "sensitivity.noise_to",
-           fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from));
+           fmt::format("{} is not behind noise_from, {}", sensitivity.noise_to, sensitivity.noise_from),
+           {"sensitivity.noise_from", "sensitivity.noise_block"});
   }
 }
 
@@ -461,7 +462,8 @@ void check_sizes(const OptionSet& options, const Deck& deck) {
   const int ends = (deck.train.steps > 0 ? 1 : 0) + (deck.train.tokens > 0 ? 1 : 0) + (deck.train.epochs > 0 ? 1 : 0);
   if (ends != 1) {
     refuse(options, "train.steps",
-           fmt::format("set exactly one of train.steps, train.tokens and train.epochs (now: {})", ends));
+           fmt::format("set exactly one of train.steps, train.tokens and train.epochs (now: {})", ends),
+           {"train.tokens", "train.epochs"});
   }
 }
 

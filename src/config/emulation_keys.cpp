@@ -97,18 +97,21 @@ void check_device(const OptionSet& options, const EmulatedDeviceConfig& device) 
           {slow_every, stall_every});
   if (slow && (device.slow_for_s == 0 || device.slow_for_s > device.slow_every_s)) {
     refuse(options, prefix + "slow_for_s",
-           fmt::format("must be above 0 and at most the {} s of {}slow_every_s", device.slow_every_s, prefix));
+           fmt::format("must be above 0 and at most the {} s of {}slow_every_s", device.slow_every_s, prefix),
+           {slow_every});
   }
-  if (slow && device.slow_factor == 1) refuse(options, prefix + "slow_factor", "must be above 1 where phases are slow");
+  if (slow && device.slow_factor == 1)
+    refuse(options, prefix + "slow_factor", "must be above 1 where phases are slow", {slow_every});
   if (stalls && device.stall_for_s == 0) {
-    refuse(options, prefix + "stall_for_s", "must be above 0 where there are stalls");
+    refuse(options, prefix + "stall_for_s", "must be above 0 where there are stalls", {stall_every});
   }
   if (device.disturbed.size() > 1 && std::count(device.disturbed.begin(), device.disturbed.end(), "all") > 0) {
     refuse(options, prefix + "disturbed", "'all' stands alone, not in a list");
   }
   if (device.idle_watts > device.busy_watts) {
     refuse(options, prefix + "idle_watts",
-           fmt::format("{} is more than the {} of {}busy_watts", device.idle_watts, device.busy_watts, prefix));
+           fmt::format("{} is more than the {} of {}busy_watts", device.idle_watts, device.busy_watts, prefix),
+           {prefix + "busy_watts"});
   }
 }
 

@@ -235,7 +235,7 @@ bool OptionSet::is_default(const std::string& key) const { return nearness(key) 
 
 const std::string& OptionSet::place(const std::string& key) const {
   if (!is_default(key)) return origin(key);
-  return deck_name_ ? *deck_name_ : kCommandLine;
+  return deck_name_ && section_.empty() ? *deck_name_ : kCommandLine;
 }
 
 std::string OptionSet::name(const std::string& key) const { return name_at(key, nearness(key)); }
@@ -247,7 +247,7 @@ std::string OptionSet::name_at(const std::string& key, Nearness nearness) const 
     case Nearness::environment:
       return variable(key);
     case Nearness::default_value:
-      return deck_name_ ? deck_key(key) : "--" + key;
+      return deck_name_ && section_.empty() ? deck_key(key) : "--" + key;
     case Nearness::deck:
     case Nearness::set:
       break;
@@ -265,6 +265,24 @@ InputError OptionSet::error(const std::string& key, const std::string& reason,
   if (is_default(key)) return {origin(nearest), name_at(key, nearness(nearest)), reason};
   if (origin(nearest) == origin(key)) return {place(key), name(key), reason};
   return {place(key), name(key), fmt::format("{} (now by {}, {})", reason, name(nearest), origin(nearest))};
+}
+
+InputError OptionSet::error(const KeyError& bad) const {
+  const Entry* nearest = nullptr;  // of a section
+  for (const Entry& entry : entries_) {
+    const std::string known = deck_key(entry.key);
+    if (known == bad.key()) {
+      std::vector<std::string> causes;
+      for (const Entry& other : entries_) {
+        if (std::ranges::count(bad.causes(), deck_key(other.key)) > 0) causes.push_back(other.key);
+      }
+      return error(entry.key, bad.reason(), causes);
+    }
+    const bool is_inside = known.starts_with(bad.key() + ".");
+    if (is_inside && (nearest == nullptr || entry.nearness > nearest->nearness)) nearest = &entry;
+  }
+  if (nearest == nullptr) return static_cast<const InputError&>(bad);
+  return {place(nearest->key), bad.key(), bad.reason()};
 }
 
 std::string OptionSet::effective() const {

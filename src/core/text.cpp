@@ -50,6 +50,10 @@ std::string human_bytes(int64_t size_bytes) {
   return unit == 0 ? fmt::format("{} B", size_bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", with_commas(count), noun, count == 1 ? "" : "s");
+}
+
 std::string with_commas(int64_t value) {
   const uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   std::string digits = std::to_string(magnitude);

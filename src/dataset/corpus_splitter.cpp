@@ -1,5 +1,6 @@
 #include "hat/core/error.hpp"
 #include "hat/core/random.hpp"
+#include "hat/core/text.hpp"
 #include "hat/dataset/corpus.hpp"
 
 namespace hat {
@@ -39,8 +40,8 @@ void CorpusSplitter::end_document() {
 }
 
 void CorpusSplitter::check_splits(const std::string& where) const {
-  const std::string found = fmt::format("{} document{} found, {} empty ones skipped", documents_,
-                                        documents_ == 1 ? "" : "s", empty_documents_);
+  const std::string found =
+      fmt::format("{} found, {} skipped", counted(documents_, "document"), counted(empty_documents_, "empty one"));
   if (documents_ == 0) throw InputError(where, "", fmt::format("there is no text: {}", found));
   if (documents_ == 1) {
     throw InputError(where, "", fmt::format("{}: one for training and one for validation are needed", found));

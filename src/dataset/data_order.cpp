@@ -6,6 +6,7 @@
 
 #include "hat/core/error.hpp"
 #include "hat/core/random.hpp"
+#include "hat/core/text.hpp"
 
 namespace hat {
 
@@ -18,6 +19,7 @@ constexpr int64_t kAnchorSteps = 64;
 // Steps of that many epochs are counted whatever it takes; of more, of at most so many sequences: some seconds.
 constexpr double kFewEpochs = 100;
 constexpr double kMostCounted = 3e8;
+constexpr double kCountedAtOnce = 2e7;  // in a second or two
 }  // namespace
 
 struct DataOrder::State {
@@ -144,14 +146,19 @@ int64_t DataOrder::steps_for_epochs(double epochs) {
     return whole * steps + of_rest(steps);
   }
   if (epochs > kFewEpochs && epochs * static_cast<double>(pieces) > kMostCounted) {
-    throw InputError("deck", "train.epochs",
-                     fmt::format("the steps of {} passes over {} sequences would take too long to count; set "
-                                 "train.steps or train.tokens",
-                                 epochs, pieces));
+    throw KeyError("train.epochs",
+                   fmt::format("the steps of {} passes over {} sequences would take too long to count; set "
+                               "train.steps or train.tokens",
+                               epochs, pieces));
   }
   int64_t steps = 0;
   for (int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_per_epoch(epoch);
   return rest > 0 ? steps + of_rest(steps_per_epoch(whole)) : steps;
+}
+
+bool DataOrder::counts_long(double epochs) const {
+  const double counted = epochs * static_cast<double>(state_->first_piece.back());
+  return batch_sequences_ == 0 && counted > kCountedAtOnce;
 }
 
 int64_t DataOrder::steps_for_tokens(int64_t target_tokens) {
@@ -244,8 +251,8 @@ std::vector<int64_t> choose_validation(const Dataset& dataset, int64_t max_token
     chosen.push_back(document);
   }
   if (chosen.empty()) {
-    throw InputError(dataset.path().string(), "validation",
-                     fmt::format("no document has at most eval.tokens = {} tokens", max_tokens));
+    throw KeyError("eval.tokens", fmt::format("no validation document of {} has at most {}", dataset.path().string(),
+                                              counted(max_tokens, "token")));
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;

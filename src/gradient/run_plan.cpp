@@ -28,9 +28,9 @@ int64_t noise_block(const ModelLayout& layout, const std::string& name) {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
     const std::string guess = closest_match(name, names);
-    throw InputError("deck", "sensitivity.noise_block",
-                     fmt::format("'{}' is no block of this model{}", name,
-                                 guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+    throw KeyError("sensitivity.noise_block",
+                   fmt::format("'{}' is no block of this model{}", name,
+                               guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
   }
   return found - names.begin();
 }
@@ -98,10 +98,11 @@ RunPlan make_run_plan(const Deck& deck, const RolePlan& roles) {
   plan.shards = plan_shards(plan.layout, roles.servers(), deck.optimizer.kind);
   for (size_t server = 0; server < plan.shards.parts_of_server.size(); ++server) {
     if (plan.shards.parts_of_server[server].empty()) {
-      throw InputError("deck", "servers",
-                       fmt::format("{} servers are too many for this model: server {} would own nothing (under Muon "
-                                   "hidden matrices stay whole)",
-                                   roles.servers(), server));
+      throw KeyError("servers",
+                     fmt::format("{} are too many for this model: server {} would own nothing (under Muon hidden "
+                                 "matrices stay whole)",
+                                 counted(roles.servers(), "server"), server),
+                     {"optimizer", "model.layers"});
     }
   }
   plan.slot_count = plan.unbounded() ? kUnboundedSlots : deck.staleness + 2;

@@ -108,8 +108,12 @@ void MetricsFile::begin_file(const Store& store, int64_t first_step) {
       draft.rename();
       return;
     } catch (const InputError& error) {
+      // What is wrong was found in a copy, whose name says nothing to anybody.
+      std::string reason = error.what();
+      const std::string copy = draft.path().string() + ": ";
+      if (reason.starts_with(copy)) reason.erase(0, copy.size());
       fmt::print(stderr, "hat: {}: cannot be continued, is kept as {}.damaged ({})\n", store.path.string(),
-                 store.path.filename().string(), error.what());
+                 store.path.filename().string(), reason);
       rename_durably(store.path, with_suffix(store.path, ".damaged"));
     }
   }

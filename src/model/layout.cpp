@@ -14,8 +14,6 @@ namespace hat {
 
 namespace {
 
-constexpr std::string_view kWhere = "model";
-
 /// Start values of the Llama family: embeddings 0.02, matrices 0.5 / sqrt(fan in), as in the delay study (facts.md).
 /// GPT-2: 0.02 everywhere, and the matrices that write into the residual stream 0.02 / sqrt(2 layers) (Radford et al.
 /// 2019).
@@ -29,7 +27,7 @@ double residual_std(const ModelConfig& config, int64_t fan_in) {
 }
 
 void require_positive(std::string_view key, int64_t value) {
-  if (value <= 0) throw InputError(kWhere, key, fmt::format("must be at least 1, not {}", value));
+  if (value <= 0) throw KeyError(fmt::format("model.{}", key), fmt::format("must be at least 1, not {}", value));
 }
 
 // Tokens, positions and rows of a tensor are numbered in 32 bits; a layout with more layers than this is a mistake.
@@ -37,30 +35,30 @@ constexpr int64_t kMaximumSize = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaximumLayers = 10000;
 
 void require_at_most(std::string_view key, int64_t value, int64_t limit) {
-  if (value > limit) throw InputError(kWhere, key, fmt::format("{} is above the limit of {}", value, limit));
+  if (value > limit)
+    throw KeyError(fmt::format("model.{}", key), fmt::format("{} is above the limit of {}", value, limit));
 }
 
 void check_heads(const ModelConfig& config) {
   require_positive("heads", config.heads);
   if (config.kv_heads < 0) {
-    throw InputError(kWhere, "kv_heads", fmt::format("must be at least 1, or 0 for heads, not {}", config.kv_heads));
+    throw KeyError("model.kv_heads", fmt::format("must be at least 1, or 0 for heads, not {}", config.kv_heads));
   }
   if (config.width % config.heads != 0) {
-    throw InputError(kWhere, "heads", fmt::format("{} does not divide width {}", config.heads, config.width));
+    throw KeyError("model.heads", fmt::format("{} does not divide width {}", config.heads, config.width));
   }
   const int64_t head_size = config.width / config.heads;
   if (head_size % 2 != 0) {
-    throw InputError(
-        kWhere, "heads",
-        fmt::format("head size {} (width {} / heads {}) must be even", head_size, config.width, config.heads));
+    throw KeyError("model.heads", fmt::format("head size {} (width {} / heads {}) must be even", head_size,
+                                              config.width, config.heads));
   }
   if (config.heads % kv_heads(config) != 0) {
-    throw InputError(kWhere, "kv_heads", fmt::format("{} does not divide heads {}", config.kv_heads, config.heads));
+    throw KeyError("model.kv_heads", fmt::format("{} does not divide heads {}", config.kv_heads, config.heads));
   }
   if (config.family == ModelFamily::gpt2 && kv_heads(config) != config.heads) {
-    throw InputError(kWhere, "kv_heads",
-                     fmt::format("{} with {} heads: the gpt2 family has as many key/value heads as heads",
-                                 config.kv_heads, config.heads));
+    throw KeyError("model.kv_heads",
+                   fmt::format("{} with {} heads: the gpt2 family has as many key/value heads as heads",
+                               config.kv_heads, config.heads));
   }
 }
 
@@ -75,14 +73,14 @@ void check(const ModelConfig& config) {
   require_at_most("width", config.width, kMaximumSize);
   require_at_most("mlp_width", config.mlp_width, kMaximumSize);
   if (config.mlp_width < 0) {
-    throw InputError(kWhere, "mlp_width",
-                     fmt::format("must be at least 1, or 0 for the usual one, not {}", config.mlp_width));
+    throw KeyError("model.mlp_width",
+                   fmt::format("must be at least 1, or 0 for the usual one, not {}", config.mlp_width));
   }
   if (!(config.norm_epsilon > 0.0) || !std::isfinite(config.norm_epsilon)) {
-    throw InputError(kWhere, "norm_epsilon", fmt::format("must be above 0, not {}", config.norm_epsilon));
+    throw KeyError("model.norm_epsilon", fmt::format("must be above 0, not {}", config.norm_epsilon));
   }
   if (!(config.rope_base > 1.0) || !std::isfinite(config.rope_base)) {
-    throw InputError(kWhere, "rope_base", fmt::format("must be above 1, not {}", config.rope_base));
+    throw KeyError("model.rope_base", fmt::format("must be above 1, not {}", config.rope_base));
   }
   check_heads(config);
 }
@@ -119,9 +117,8 @@ class BlockBuilder {
     int64_t size = 0;
     if (__builtin_mul_overflow(tensor.rows, tensor.columns, &size) ||
         __builtin_add_overflow(block_.size, size, &block_.size)) {
-      throw InputError(kWhere, "width",
-                       fmt::format("tensor {}.{} of {} x {} is larger than this program can count", block_.name, name,
-                                   tensor.rows, tensor.columns));
+      throw KeyError("model.width", fmt::format("tensor {}.{} of {} x {} is larger than this program can count",
+                                                block_.name, name, tensor.rows, tensor.columns));
     }
     tensor.name = std::move(name);
     tensor.offset = block_.size - size;
@@ -194,7 +191,7 @@ void check_total(const ModelLayout& layout) {
   for (const BlockSpec& block : layout.blocks) {
     if (__builtin_add_overflow(total, block.size, &total) ||
         __builtin_mul_overflow(total, static_cast<int64_t>(sizeof(float)), &bytes)) {
-      throw InputError(kWhere, "layers", "the model is larger than this program can count");
+      throw KeyError("model.layers", "the model is larger than this program can count");
     }
   }
 }

@@ -129,9 +129,8 @@ std::vector<bool> barrier_blocks(const ModelLayout& layout, const std::vector<Bl
       std::vector<std::string> candidates = names;
       candidates.insert(candidates.end(), {"none", "all", "attention", "upper", "sensitivity"});
       const std::string guess = closest_match(barrier, candidates);
-      throw InputError("deck", "barriers",
-                       fmt::format("'{}' matches no block of this model{}", barrier,
-                                   guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
+      throw KeyError("barriers", fmt::format("'{}' matches no block of this model{}", barrier,
+                                             guess.empty() ? "" : fmt::format("; did you mean '{}'?", guess)));
     }
   }
   return result;

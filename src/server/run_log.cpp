@@ -65,7 +65,8 @@ double RunLog::seconds() const { return now_s() - start_s_; }
 
 void RunLog::write_status(json status) {
   status["end_step"] = plan_.end_step;
-  status["seconds"] = seconds();
+  // Of a run that goes on they would be those of its last word.
+  if (status["status"] != "running") status["seconds"] = seconds();
   write_file_durably(run_ / "status.json", status.dump(2) + "\n");
 }
 
@@ -122,8 +123,9 @@ void RunLog::evaluation(const EvaluationResult& result) {
       {"tokens", result.tokens},
       {"seconds",
        seconds()}}.dump());
-  say(fmt::format("validation after {} steps: {:.4f} bits per byte ({:.4f} nats/token, {} tokens)", result.step,
-                  bits_per_byte, mean(result.nats, result.tokens), with_commas(result.tokens)));
+  say(fmt::format("validation after {}: {:.4f} bits per byte ({:.4f} nats/token, {} tokens)",
+                  counted(result.step, "step"), bits_per_byte, mean(result.nats, result.tokens),
+                  with_commas(result.tokens)));
   interval_start_s_ += now_s() - last_step_s_;  // validation does not count as training speed
 }
 
@@ -131,7 +133,7 @@ void RunLog::checkpoint(int64_t step, const std::filesystem::path& path) {
   last_checkpoint_ = path;
   metrics_.append(json{{"kind", "checkpoint"}, {"step", step}, {"path", path.string()}, {"seconds", seconds()}}.dump());
   run_metrics_.save_soon();
-  say(fmt::format("checkpoint after {} steps: {}", step, path.string()));
+  say(fmt::format("checkpoint after {}: {}", counted(step, "step"), path.string()));
 }
 
 void RunLog::worker(const WorkerSummary& summary) {
@@ -312,8 +314,8 @@ void RunLog::say_summary(const GangSummary& gangs) {
   say("\n--- summary ---");
   if (!evaluations_.empty()) {
     const auto bits = [this](const EvaluationResult& e) { return e.nats / (std::numbers::ln2 * validation_bytes_); };
-    say(fmt::format("validation loss: {:.4f} bits per byte before, {:.4f} after {} steps", bits(evaluations_.front()),
-                    bits(evaluations_.back()), evaluations_.back().step));
+    say(fmt::format("validation loss: {:.4f} bits per byte before, {:.4f} after {}", bits(evaluations_.front()),
+                    bits(evaluations_.back()), counted(evaluations_.back().step, "step")));
   }
   say(fmt::format("trained {} tokens in {:.1f} s: {:.0f} tokens/s (validation included)", with_commas(trained_tokens_),
                   seconds(), static_cast<double>(trained_tokens_) / seconds()));

@@ -88,6 +88,8 @@ command_lines() {
   option_refused option_twice 'command line|--output|given twice' --output "$out"
   option_refused option_precision "command line|--precision|'fp16'|did you mean 'fp32'" --precision fp16  # the deck's is overridden
   ranks=3 option_refused option_out_of_range 'command line|--optimizer.learning_rate|-1' --optimizer.learning_rate=-1
+  option_refused flag_and_value 'command line|--pull.share|write --pull.share=false' --pull.share false
+  option_refused negation_and_value 'command line|--no-trace|write --trace=true or =false' --no-trace true
   refused command_misspelt "trian|did you mean 'train'" "$HAT" trian
   refused command_missing 'command line|ubcommand' "$HAT"
 }
@@ -99,30 +101,34 @@ sizes() {
   option_refused kv_heads 'model.kv_heads|3|4' --model.heads 4 --model.kv_heads 3
   option_refused kv_heads_gpt2 'model.kv_heads|gpt2' --model.family gpt2 --model.kv_heads 1
   ranks=3 option_refused unit_above_batch 'unit_tokens|601|600' --unit_tokens 601
-  ranks=3 option_refused vocabulary 'model.vocabulary|100|257|data.h5' --model.vocabulary 100
+  ranks=3 option_refused vocabulary 'command line|--model.vocabulary|100|257|data.h5' --model.vocabulary 100
+  option_refused rope_base_one 'command line|--model.rope_base|above the lower end' --model.rope_base 1
   option_refused width_zero 'model.width|0' --model.width 0
   option_refused layers_zero 'model.layers|0' --model.layers 0
   option_refused batch_zero 'batch_tokens|0' --batch_tokens 0
-  ranks=3 option_refused model_beyond_memory 'model|memory' --model.width 65536 --model.layers 1000
+  ranks=3 option_refused model_beyond_memory 'command line|model|memory' --model.width 65536 --model.layers 1000
   option_refused model_beyond_numbers 'model|memory' --model.width 1048576 --model.layers 10000 --model.mlp_width 1048576
-  ranks=3 option_refused memory_too_small 'deck|worker.memory_gib|needs|GiB|recompute = full|may use 0.001 GiB' --worker.memory_gib 0.001
+  ranks=3 option_refused memory_too_small 'command line|--worker.memory_gib|needs|GiB|recompute = full|may use 0.001 GiB' --worker.memory_gib 0.001
   option_refused memory_negative 'worker.memory_gib|-1' --worker.memory_gib=-1
   option_refused chunk_zero 'worker.chunk_tokens|0' --worker.chunk_tokens 0
   option_refused threads_zero 'worker.threads|0' --worker.threads 0
   option_refused threads_too_many 'worker.threads|5000|4096' --worker.threads 5000
-  ranks=3 option_refused threads_above_cores "worker.threads|4096 threads|$(getconf _NPROCESSORS_ONLN) core" --worker.threads 4096
+  ranks=3 option_refused threads_above_cores "command line|--worker.threads|4096 threads|$(getconf _NPROCESSORS_ONLN) core" --worker.threads 4096
   ranks=3 option_refused long_refused 'data.long|data.h5' --data.long refuse --model.max_length 100
 }
 
 combinations() {
   local ranks=1
-  ranks=3 option_refused servers_all_ranks 'servers|3' --servers 3
-  ranks=3 option_refused servers_too_many 'servers|5|3' --servers 5
-  ranks=3 option_refused emulated_speeds 'worker.emulate.speed|3 speeds|2 workers' --worker.emulate.speed 1e9,2e9,3e9
-  ranks=3 option_refused emulated_disturbed 'worker.emulate.disturbed|no worker 2' --worker.emulate.speed 1e9 \
+  ranks=3 option_refused servers_all_ranks 'command line|--servers|3' --servers 3
+  ranks=3 option_refused servers_too_many 'command line|--servers|5|3' --servers 5
+  ranks=3 option_refused emulated_speeds 'command line|--worker.emulate.speed|3 speeds|2 workers' --worker.emulate.speed 1e9,2e9,3e9
+  ranks=3 option_refused emulated_disturbed 'command line|--worker.emulate.disturbed|no worker 2' --worker.emulate.speed 1e9 \
     --worker.emulate.stall_every_s 5 --worker.emulate.stall_for_s 1 --worker.emulate.disturbed 0,2
-  ranks=3 option_refused barriers_match_nothing 'barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
-  ranks=3 option_refused noise_block_unknown "sensitivity.noise_block|haed|did you mean 'head'" --sensitivity.noise_block haed --sensitivity.noise_scale 1 --sensitivity.noise_to 2
+  ranks=3 option_refused barriers_match_nothing 'command line|--barriers|layers.9.mlp' --mode hybrid --barriers layers.9.mlp
+  ranks=3 option_refused noise_block_unknown "command line|--sensitivity.noise_block|haed|did you mean 'head'" --sensitivity.noise_block haed --sensitivity.noise_scale 1 --sensitivity.noise_to 2
+  ranks=2 option_refused split_on_one_worker 'command line|--split.policy|at least two workers' --split.policy always
+  HAT_SERVERS=4 ranks=3 option_refused servers_of_environment 'environment|HAT_SERVERS|4 servers of 3 ranks'
+  option_refused stall_without_length 'command line|--worker.emulate.stall_for_s|above 0' --worker.emulate.speed 1e9 --worker.emulate.stall_every_s 1
   option_refused sensitivity_in_sync 'barriers|sensitivity|hybrid' --barriers sensitivity
   option_refused limit_in_sync 'staleness.limit|unbounded' --staleness.limit 3
   option_refused barriers_no_pattern 'barriers|layers[0]' --mode hybrid --barriers 'layers[0]'
@@ -144,7 +150,7 @@ combinations() {
 
 datasets() {
   local ranks=1
-  ranks=3 option_refused validation_too_few 'data.h5|validation|eval.tokens = 1 ' --eval.tokens 1
+  ranks=3 option_refused validation_too_few 'command line|--eval.tokens|no validation document of|data.h5|1 token' --eval.tokens 1
   ranks=3 data_refused data_missing 'no such' "$scratch/nowhere.h5"
   data_refused data_empty 'empty' "$keep/empty.h5"
   data_refused data_text 'not an HDF5 file' "$keep/text.h5"
@@ -333,6 +339,7 @@ other_commands() {
   refused eval_data_missing 'nowhere.h5' "$HAT" eval "$keep/run" --data "$scratch/nowhere.h5"
   refused eval_data_truncated 'truncated.h5|truncated' "$HAT" eval "$keep/run" --data "$keep/truncated.h5"
   refused eval_data_foreign 'foreign.h5|not a dataset' "$HAT" eval "$keep/run" --data "$keep/foreign.h5"
+  refused eval_too_few 'command line|--tokens|no validation document of|1 token' "$HAT" eval "$keep/run" --tokens 1
   refused generate_no_run 'nowhere' "$HAT" generate "$scratch/nowhere"
   refused generate_no_tokens 'tokens|0' "$HAT" generate "$keep/run" --tokens 0
   refused generate_text 'text.h5' "$HAT" generate "$keep/text.h5"
@@ -342,6 +349,7 @@ other_commands() {
   refused inspect_truncated 'truncated.h5|truncated' "$HAT" inspect "$keep/truncated.h5"
   refused inspect_server_file 'foreign.h5|checkpoint' "$HAT" inspect "$keep/foreign.h5"
   refused inspect_flipped_token 'flipped.h5|tokens|checksum' "$HAT" inspect "$keep/flipped.h5"
+  refused info_servers 'command line|--servers|5 servers' "$HAT" info --servers 5 --no-measure
   refused info_misspelt "did you mean '--json'" "$HAT" info --jsn
 }
 
@@ -355,6 +363,11 @@ benches() {
   refused bench_beyond_memory 'model|memory' "$HAT" bench train "$deck" --length 64 --model.width 65536 --model.layers 1000
   refused bench_heads 'model|heads|5' "$HAT" bench train "$deck" --length 64 --model.heads 5
   refused bench_no_deck 'nowhere.toml' "$HAT" bench gemm "$scratch/nowhere.toml"
+  refused bench_policy_word "command line|--policies|'on_demand/sync:sometimes'|split.policy|auto, never, always" \
+    "$HAT" bench longtail "$SOURCE_DIR/inputs/bench_longtail.toml" --policies on_demand/sync:sometimes
+  refused bench_staleness 'command line|--staleness|999' "$HAT" bench longtail "$SOURCE_DIR/inputs/bench_longtail.toml" --staleness 1,999
+  refused bench_one_rank "command line|'static/sync' needs 1 rank beside 1 server, and there is 1 rank" \
+    "$HAT" bench longtail "$SOURCE_DIR/inputs/bench_longtail.toml"
   refused bench_shape '--shapes|1,2' "$HAT" bench gemm --shapes 1,2
   refused bench_attention_heads '--kv_heads|3|4' "$HAT" bench attention --heads 4 --kv_heads 3
   refused bench_attention_length 'length|ten' "$HAT" bench attention --lengths ten
@@ -379,5 +392,6 @@ tokenizing() {
   mkfifo "$scratch/pipe"
   refused tokenize_output_pipe 'output|pipe|not a regular file' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$scratch/pipe" --force
   refused tokenize_output_nowhere 'output|nowhere' "$HAT" tokenize "$keep/corpus.txt" --separator % --output "$scratch/nowhere/d.h5"
+  refused tokenize_validation_all '--validation|1' "$HAT" tokenize "$keep/corpus.txt" --separator % --validation 1 --output "$out"
   refused tokenize_validation 'validation|2' "$HAT" tokenize "$keep/corpus.txt" --validation 2 --output "$out"
 }

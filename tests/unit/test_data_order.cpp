@@ -233,7 +233,8 @@ TEST_F(DataOrderTest, ValidationCoversAllOrAPart) {
   EXPECT_EQ(text_bytes(dataset, Split::validation, part), token_count(part) - static_cast<int64_t>(tokens.size()));
   // Documents come from everywhere in the file, not from its beginning.
   EXPECT_GT(tokens.rbegin()->first, 200);
-  test::expect_input_error([&] { validation_groups(dataset, 64, 200, 1); }, {"d.h5", "eval.tokens = 1"});
+  test::expect_input_error([&] { validation_groups(dataset, 64, 200, 1); },
+                           {"eval.tokens: no validation document of ", "d.h5 has at most 1 token"});
 }
 
 }  // namespace

@@ -168,39 +168,39 @@ TEST_P(BadSizes, AreRefusedWithKeyAndNumbers) {
 }
 
 const BadCase kBadCases[] = {
-    {"width_zero", [](ModelConfig& c) { c.width = 0; }, "model: width: must be at least 1, not 0"},
-    {"layers_negative", [](ModelConfig& c) { c.layers = -2; }, "model: layers: must be at least 1, not -2"},
-    {"layers_many", [](ModelConfig& c) { c.layers = 1000000; }, "model: layers: 1000000 is above the limit of 10000"},
-    {"heads_zero", [](ModelConfig& c) { c.heads = 0; }, "model: heads: must be at least 1, not 0"},
-    {"heads_do_not_divide", [](ModelConfig& c) { c.heads = 5; }, "model: heads: 5 does not divide width 24"},
+    {"width_zero", [](ModelConfig& c) { c.width = 0; }, "model.width: must be at least 1, not 0"},
+    {"layers_negative", [](ModelConfig& c) { c.layers = -2; }, "model.layers: must be at least 1, not -2"},
+    {"layers_many", [](ModelConfig& c) { c.layers = 1000000; }, "model.layers: 1000000 is above the limit of 10000"},
+    {"heads_zero", [](ModelConfig& c) { c.heads = 0; }, "model.heads: must be at least 1, not 0"},
+    {"heads_do_not_divide", [](ModelConfig& c) { c.heads = 5; }, "model.heads: 5 does not divide width 24"},
     {"odd_head_size", [](ModelConfig& c) { c.heads = 8; },
-     "model: heads: head size 3 (width 24 / heads 8) must be even"},
+     "model.heads: head size 3 (width 24 / heads 8) must be even"},
     {"kv_heads_negative", [](ModelConfig& c) { c.kv_heads = -1; },
-     "model: kv_heads: must be at least 1, or 0 for heads, not -1"},
-    {"kv_heads_do_not_divide", [](ModelConfig& c) { c.kv_heads = 3; }, "model: kv_heads: 3 does not divide heads 4"},
+     "model.kv_heads: must be at least 1, or 0 for heads, not -1"},
+    {"kv_heads_do_not_divide", [](ModelConfig& c) { c.kv_heads = 3; }, "model.kv_heads: 3 does not divide heads 4"},
     {"gpt2_kv_heads", [](ModelConfig& c) { c.family = ModelFamily::gpt2; },
-     "model: kv_heads: 2 with 4 heads: the gpt2 family has as many key/value heads as heads"},
+     "model.kv_heads: 2 with 4 heads: the gpt2 family has as many key/value heads as heads"},
     {"mlp_width_negative", [](ModelConfig& c) { c.mlp_width = -8; },
-     "model: mlp_width: must be at least 1, or 0 for the usual one, not -8"},
-    {"vocabulary_unset", [](ModelConfig& c) { c.vocabulary = 0; }, "model: vocabulary: must be at least 1, not 0"},
+     "model.mlp_width: must be at least 1, or 0 for the usual one, not -8"},
+    {"vocabulary_unset", [](ModelConfig& c) { c.vocabulary = 0; }, "model.vocabulary: must be at least 1, not 0"},
     {"vocabulary_huge", [](ModelConfig& c) { c.vocabulary = int64_t{1} << 31; },
-     "model: vocabulary: 2147483648 is above the limit of 2147483647"},
-    {"max_length_zero", [](ModelConfig& c) { c.max_length = 0; }, "model: max_length: must be at least 1, not 0"},
-    {"epsilon_zero", [](ModelConfig& c) { c.norm_epsilon = 0; }, "model: norm_epsilon: must be above 0, not 0"},
-    {"rope_base_one", [](ModelConfig& c) { c.rope_base = 1; }, "model: rope_base: must be above 1, not 1"},
+     "model.vocabulary: 2147483648 is above the limit of 2147483647"},
+    {"max_length_zero", [](ModelConfig& c) { c.max_length = 0; }, "model.max_length: must be at least 1, not 0"},
+    {"epsilon_zero", [](ModelConfig& c) { c.norm_epsilon = 0; }, "model.norm_epsilon: must be above 0, not 0"},
+    {"rope_base_one", [](ModelConfig& c) { c.rope_base = 1; }, "model.rope_base: must be above 1, not 1"},
     {"bytes_overflow",
      [](ModelConfig& c) {
        c.width = int64_t{1} << 30;
        c.vocabulary = 2147483647;
      },
-     "model: layers: the model is larger than this program can count"},
+     "model.layers: the model is larger than this program can count"},
     {"block_overflows",
      [](ModelConfig& c) {
        c.width = 2147483646;
        c.heads = 1;
        c.kv_heads = 1;
      },
-     "model: width: tensor layers.0.attention.v.weight of 2147483646 x 2147483646 is larger than this program can "
+     "model.width: tensor layers.0.attention.v.weight of 2147483646 x 2147483646 is larger than this program can "
      "count"},
 };
 

@@ -37,18 +37,18 @@ struct Bench {
     app.allow_extras();
   }
 
-  LongtailPlan plan(std::vector<std::string> arguments) {
+  LongtailPlan plan(std::vector<std::string> arguments, int ranks = 3) {
     std::reverse(arguments.begin(), arguments.end());
     app.parse(arguments);
     const DeckMaker decks(app.remaining(), keys);
     keys.load(decks.deck_file());
-    return plan_longtail(options, keys, decks, /*ranks=*/3, "folder");
+    return plan_longtail(options, keys, decks, ranks, "folder");
   }
 };
 
-std::string message_of(const std::vector<std::string>& arguments) {
+std::string message_of(const std::vector<std::string>& arguments, int ranks = 3) {
   try {
-    Bench().plan(arguments);
+    Bench().plan(arguments, ranks);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -81,14 +81,16 @@ TEST(LongtailPlan, ErrorsNameWhatTheUserWrote) {
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/sync:never,on_demand/sync/all:always"}), "");
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/sync:"}),
             "command line: --policies: 'on_demand/sync:': nothing behind the colon");
-  EXPECT_NE(message_of({kDeck, "--policies", "on_demand/sync:foo"}), "");
+  EXPECT_EQ(
+      message_of({kDeck, "--policies", "on_demand/sync:foo"}),
+      "command line: --policies: 'on_demand/sync:foo': split.policy: must be one of auto, never, always, not 'foo'");
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/foo"}),
-            "command line: --policies: mode: must be one of sync, hybrid, async, not 'foo'");
+            "command line: --policies: 'on_demand/foo': mode: must be one of sync, hybrid, async, not 'foo'");
   EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: --staleness: staleness: must be"));
   EXPECT_TRUE(
       message_of({kDeck, "--model.max_length=100"}).starts_with("command line: --model.max_length: 100 is less"))
       << message_of({kDeck, "--model.max_length=100"});
-  EXPECT_TRUE(message_of({kDeck, "--steps", "1000000"}).starts_with("command line: --steps: 1000000 steps of 8"));
+  EXPECT_TRUE(message_of({kDeck, "--steps", "1000000"}).starts_with("command line: --steps: 1,000,000 steps of 8"));
   EXPECT_TRUE(message_of({kDeck, "--sequences", "1000000"}).starts_with("command line: --sequences: 40 steps of"));
   EXPECT_EQ(message_of({kDeck, "--trace=true", "--no-trace=1"}),
             "command line: --no-trace: takes no value; write --trace=true or =false");
@@ -96,6 +98,33 @@ TEST(LongtailPlan, ErrorsNameWhatTheUserWrote) {
             "command line: --batch_sequences: is what the bench varies or sets itself (--sequences)");
   EXPECT_TRUE(message_of({kDeck, "--model.widht", "3"}).starts_with("command line: --model.widht: unknown option"));
   EXPECT_EQ(message_of({kDeck, "--precision=auto", "--staleness.predict=true"}), "");
+}
+
+TEST(LongtailPlan, WordsComeBeforeRanks) {
+  EXPECT_EQ(message_of({kDeck}, /*ranks=*/1),
+            "command line: 'static/sync' needs 1 rank beside 1 server, and there is 1 "
+            "rank (mpirun -n)");
+  EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/sync@5"}, /*ranks=*/3),
+            "command line: --policies: 'on_demand/sync@5' needs 5 ranks beside 1 server, and there are 3 ranks (mpirun "
+            "-n)");
+  EXPECT_TRUE(message_of({kDeck, "--policies", "on_demand/sync:sometimes"}, /*ranks=*/1)
+                  .starts_with("command line: --policies: 'on_demand/sync:sometimes': split.policy: must be one of"));
+  EXPECT_TRUE(message_of({kDeck, "--staleness", "1,999"}, /*ranks=*/1)
+                  .starts_with("command line: --staleness: staleness: must be an integer from 0 to 64"));
+}
+
+TEST(LongtailPlan, ErrorsOfARunNameItsPolicy) {
+  const LongtailPlan plan =
+      Bench().plan({kDeck, "--policies", "on_demand/sync:always@1,on_demand/hybrid/nothere", "--servers", "1"});
+  const KeyBlame& first = plan.groups.at(0).runs.at(0).blame;
+  EXPECT_STREQ(first(KeyError("split.policy", "needs two")).what(),
+               "command line: --policies: 'on_demand/sync:always@1': split.policy: needs two");
+  EXPECT_STREQ(first(KeyError("servers", "too many")).what(),
+               "command line: --servers: too many (with 'on_demand/sync:always@1')");
+  EXPECT_STREQ(plan.groups.at(0).runs.at(1).blame(KeyError("barriers", "match nothing")).what(),
+               "command line: --policies: 'on_demand/hybrid/nothere': barriers: match nothing");
+  EXPECT_TRUE(message_of({kDeck, "--policies", "on_demand/async", "--barriers=all"})
+                  .starts_with("command line: --policies: 'on_demand/async': "));
 }
 
 /// The deck of the bench as one of a classic parameter server, with these lines before it.

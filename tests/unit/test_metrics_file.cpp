@@ -134,8 +134,7 @@ TEST_F(MetricsFileTest, WhatCannotBeContinuedIsSetAside) {
     file.close();
   }
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("metrics.h5.damaged (" + path_.string() + ".tmp: is not an HDF5 file)"), std::string::npos)
-      << said;
+  EXPECT_NE(said.find("metrics.h5.damaged (is not an HDF5 file)"), std::string::npos) << said;
   EXPECT_EQ(column(path_, "steps", "step"), (std::vector<double>{4}));
   EXPECT_TRUE(fs::exists(path_.string() + ".damaged"));
 }

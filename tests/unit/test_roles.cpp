@@ -84,15 +84,15 @@ TEST(Roles, DedicatedTakesWholeNodesFromTheFront) {
 
 TEST(Roles, WhatCannotBeHadIsRefused) {
   using test::expect_input_error;
-  expect_input_error([] { plan_roles({0}, 2, Placement::spread); }, {"deck: servers", "2 servers on 1 rank"});
-  expect_input_error([] { plan_roles({0, 0}, 2, Placement::spread); }, {"deck: servers", "leave no worker", "3 ranks"});
-  expect_input_error([] { plan_roles({0, 0, 1}, 7, Placement::packed); }, {"deck: servers", "leave no worker"});
+  expect_input_error([] { plan_roles({0}, 2, Placement::spread); }, {"servers: ", "2 servers on 1 rank"});
+  expect_input_error([] { plan_roles({0, 0}, 2, Placement::spread); }, {"servers: ", "leave no worker", "3 ranks"});
+  expect_input_error([] { plan_roles({0, 0, 1}, 7, Placement::packed); }, {"servers: ", "leave no worker"});
   for (const int servers : {1, 3}) {
     expect_input_error(
         [=] {
           plan_roles({0, 0, 1, 1, 2, 2}, servers, Placement::dedicated);
         },
-        {"deck: servers.placement", "dedicated needs whole nodes"});
+        {"servers.placement: ", "dedicated needs whole nodes"});
   }
 }
 

@@ -147,14 +147,14 @@ TEST(RunPlan, MoreServersThanTheModelCanFeedAreRefused) {
   Deck deck = deck_of(1);
   deck.optimizer.kind = OptimizerKind::muon;
   test::expect_input_error([&] { make_run_plan(deck, roles_of(201, 200)); },
-                           {"deck: servers", "200 servers are too many", "would own nothing"});
+                           {"servers: ", "200 servers are too many", "would own nothing"});
   Deck wrong = deck_of(1);
   wrong.barriers = {"uper"};
-  test::expect_input_error([&] { make_run_plan(wrong, roles_of(3, 1)); }, {"deck: barriers", "did you mean 'upper'?"});
+  test::expect_input_error([&] { make_run_plan(wrong, roles_of(3, 1)); }, {"barriers: ", "did you mean 'upper'?"});
   Deck noisy = deck_of(1);
   noisy.sensitivity.noise_block = "haed";
   test::expect_input_error([&] { make_run_plan(noisy, roles_of(3, 1)); },
-                           {"deck: sensitivity.noise_block", "'haed' is no block", "did you mean 'head'?"});
+                           {"sensitivity.noise_block: ", "'haed' is no block", "did you mean 'head'?"});
   noisy.sensitivity.noise_block = "layers.1.mlp";
   EXPECT_EQ(make_run_plan(noisy, roles_of(3, 1)).noise_block, 4);
 }

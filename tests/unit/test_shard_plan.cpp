@@ -203,7 +203,7 @@ TEST(BarrierBlocks, WhatMatchesNothingIsRefusedWithASuggestion) {
   const auto refuses = [&layout](const std::string& barrier, const std::vector<std::string>& parts) {
     test::expect_input_error([&] { barrier_blocks(layout, flop_of(layout), {"head", barrier}); }, parts);
   };
-  refuses("layers.1.mpl", {"deck: barriers: 'layers.1.mpl'", "did you mean 'layers.1.mlp'?"});
+  refuses("layers.1.mpl", {"barriers: 'layers.1.mpl'", "did you mean 'layers.1.mlp'?"});
   refuses("atention", {"did you mean 'attention'?"});
   refuses("Upper", {"did you mean 'upper'?"});
   refuses("layers.3.mlp", {"'layers.3.mlp' matches no block of this model"});

@@ -30,6 +30,12 @@ TEST(ClosestMatch, PrefersTheNearerCandidate) {
   EXPECT_EQ(closest_match("beta", {"beta1", "beta2"}), "beta1");  // a tie goes to the first
 }
 
+TEST(Counted, IsSingularOfOne) {
+  EXPECT_EQ(counted(0, "worker"), "0 workers");
+  EXPECT_EQ(counted(1, "worker"), "1 worker");
+  EXPECT_EQ(counted(2000, "worker"), "2,000 workers");
+}
+
 TEST(HumanBytes, UsesPowersOfAThousand) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(999), "999 B");

@@ -21,7 +21,7 @@ CLI::Validator time_span();
 CLI::Validator true_or_false();
 
 /// Which ends of a range of real numbers belong to it.
-enum class Ends { both, without_least, without_most };
+enum class Ends { both, without_least, without_most, neither };
 
 /// A finite real number from `least` to `most`.
 CLI::Validator real_in(double least, double most, Ends ends = Ends::both);

@@ -52,7 +52,7 @@ struct EmulationConfig {
 };
 
 /// What can be refused once the ranks are known: speeds and disturbed workers that do not fit their number, an emulated
-/// network over several hosts (its links are words in shared memory). Throws InputError("deck", key, reason).
+/// network over several hosts (its links are words in shared memory). Throws KeyError.
 void check_emulated_ranks(const EmulationConfig& emulation, int workers, int nodes);
 
 }  // namespace hat

@@ -89,7 +89,7 @@ class OptionSet {
   Nearness nearness(const std::string& key) const;
 
   /// What an error message about a key should name as its place: its origin or, for a default, what the user could have
-  /// set it in (the deck if there is one, otherwise the command line).
+  /// set it in: the deck if there is one (keys of `hat train`), otherwise the command line.
   const std::string& place(const std::string& key) const;
   /// The name of a key at its place: `--model.width`, `HAT_MODEL_WIDTH`, or `model.width`.
   std::string name(const std::string& key) const;
@@ -98,6 +98,19 @@ class OptionSet {
   /// been set at that place, and of one that was set elsewhere the error names the cause, too.
   InputError error(const std::string& key, const std::string& reason,
                    const std::vector<std::string>& causes = {}) const;
+
+  /// The same about what was found wrong where nobody knew of this set. A section is named at the place of its key that
+  /// is nearest to the user; a key that this set does not have stays as it is.
+  InputError error(const KeyError& bad) const;
+  /// For checks that know nothing of this set: gives back what `job` does, and its KeyErrors name their place.
+  template <class Job>
+  auto naming_places(Job job) const {
+    try {
+      return job();
+    } catch (const KeyError& bad) {
+      throw error(bad);
+    }
+  }
 
   /// The effective values as a deck that reproduces them.
   std::string effective() const;

@@ -16,6 +16,9 @@ std::string human_bytes(int64_t size_bytes);
 /// 12345678 -> "12,345,678".
 std::string with_commas(int64_t value);
 
+/// "1 worker", "3 workers": a count of what `noun` names.
+std::string counted(int64_t count, std::string_view noun);
+
 /// Glob match where '*' stands for any run of characters and '?' for one.
 bool glob_match(std::string_view pattern, std::string_view text);
 

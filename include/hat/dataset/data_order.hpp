@@ -37,6 +37,8 @@ class DataOrder {
   /// Steps of so many passes. Their number in an epoch depends on its shuffle, unless batch_sequences is set: throws
   /// InputError when that would take too long to count.
   int64_t steps_for_epochs(double epochs);
+  /// Whether that takes more than a moment, about which users wonder.
+  bool counts_long(double epochs) const;
   /// Steps from the beginning of training until `target_tokens` are trained; with batch_tokens as if every
   /// step had exactly so many. O(sequences of an epoch).
   int64_t steps_for_tokens(int64_t target_tokens);
