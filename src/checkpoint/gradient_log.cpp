@@ -18,6 +18,11 @@ namespace {
 constexpr int64_t kTableChunkRows = 256;
 constexpr int64_t kUnitChunkRows = 1024;
 constexpr int64_t kMostChunkValues = int64_t{1} << 26;  // HDF5 takes chunks of less than 4 GiB
+
+/// Server 0 removes files that two checkpoints lie behind, which a log that is far behind may still be writing.
+void sync_file(const fs::path& path) {
+  if (fs::exists(path)) fsync_file(path);
+}
 }  // namespace
 
 /// A file that is being written.
@@ -198,7 +203,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
     const std::string& block = block_names_[static_cast<size_t>(part.block)];
     const int64_t chunk = std::min(part.count, kMostChunkValues);
     if (attempt_.payload == LogPayload::sum) {
-      hdf5::Array sums = root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1);
+      hdf5::Array sums =
+          root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1, chunk);
       sums.set_number("begin", part.begin);
       segment->sums.emplace(part.block, std::move(sums));
     } else if (attempt_.payload == LogPayload::push) {
@@ -210,6 +216,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   fsync_file(path);
   fsync_folder(path.parent_path());
   fsync_folder(path.parent_path().parent_path());
+  fsync_folder(run_);
   return *segments_.emplace(first, std::move(segment)).first->second;
 }
 
@@ -217,7 +224,6 @@ void GradientLog::write_rows(Segment& segment) {
   const auto write = [this](hdf5::Table& table, auto& rows) {
     for (auto& row : rows) row.row_checksum = checksum_of(row);
     table.append(static_cast<int64_t>(rows.size()), rows.data());
-    written_bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows[0]));
     rows.clear();
   };
   if (!segment.new_units.empty()) {
@@ -246,13 +252,11 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
           hdf5::Array& sums = segment.sums.at(entry.update.block);
           entry.update.sums_row = sums.rows();
           sums.append(1, entry.values->data());
-          written_bytes_ += bytes;
         }
       } else if (attempt_.payload == LogPayload::push) {
         hdf5::Array& values = segment.push_values.at(entry.push.block);
         entry.push.first_value = values.rows();
         values.append(static_cast<int64_t>(entry.values->size()), entry.values->data());
-        written_bytes_ += bytes;
       }
       entry.values.reset();
       queued_bytes_ -= bytes;
@@ -279,7 +283,7 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
   for (auto& [first, segment] : segments_) {
     write_rows(*segment);
     segment->file.flush();
-    if (sync) fsync_file(segment->path);
+    if (sync) sync_file(segment->path);
   }
   if (newest >= 0 && sync) durable_ = newest;
   if (!completed.empty()) close_before(*completed.rbegin());
@@ -291,7 +295,7 @@ void GradientLog::close_before(int64_t step) {
   for (auto segment = segments_.begin(); segment != segments_.end() && segment->first < boundary;) {
     const fs::path path = segment->second->path;
     segment = segments_.erase(segment);
-    fsync_file(path);
+    sync_file(path);
   }
 }
 

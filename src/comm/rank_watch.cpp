@@ -103,7 +103,9 @@ RankWatch::RankWatch(const Communicator& world, double frozen_after_s)
     std::string other_host;
     Process process;
     words >> other_host >> process.pid >> process.started;
-    process.is_here = other_host == host && process.started != 0;
+    // The same name may be that of another container, whose processes have other numbers here.
+    const std::optional<ProcessState> state = other_host == host ? state_of(process.pid) : std::nullopt;
+    process.is_here = state && process.started != 0 && state->started == process.started;
     processes_.push_back(process);
   }
 }
@@ -129,6 +131,12 @@ std::set<int> RankWatch::lost() {
     }
   }
   return ranks;
+}
+
+void RankWatch::spread(const std::set<int>& lost) const {
+  for (int rank = 0; rank < world_->size(); ++rank) {
+    if (rank != own_rank_ && !lost.contains(rank)) send(*world_, lost, rank, kAsk);
+  }
 }
 
 void RankWatch::check() {

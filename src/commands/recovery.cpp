@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -51,17 +52,21 @@ void set_aside(const fs::path& checkpoint) {
   fs::path kept = checkpoint.string() + ".damaged";
   for (int i = 2; fs::exists(kept); ++i) kept = fmt::format("{}.damaged-{}", checkpoint.string(), i);
   rename_durably(checkpoint, kept);
-  fmt::print(stderr, "hat: {}: is damaged, is kept as {}; an older checkpoint and the log reach as far\n",
+  fmt::print(stderr, "hat: {}: is damaged, is kept as {}; the run is rebuilt from what is before it and the log\n",
              checkpoint.string(), kept.filename().string());
 }
 
-/// The checkpoint to build on: the newest sound one. A damaged one that the log cannot replace stays, and is refused by
-/// whoever continues the run.
-std::optional<int64_t> choose_base(const fs::path& run, GradientLogReader& log) {
+struct Base {
+  std::optional<int64_t> step = {};  ///< none: the start values
+  bool is_sound = true;  ///< a damaged one that the log cannot replace is refused by whoever continues the run
+};
+
+/// The checkpoint to build on: the newest sound one.
+Base choose_base(const fs::path& run, GradientLogReader& log) {
   std::vector<int64_t> steps = complete_checkpoints(run);
-  if (steps.empty()) return std::nullopt;
+  if (steps.empty()) return {};
   const int64_t newest = steps.back();
-  if (is_undamaged(checkpoint_folder(run, newest))) return newest;
+  if (is_undamaged(checkpoint_folder(run, newest))) return {.step = newest};
   std::vector<int64_t> damaged{newest};
   for (steps.pop_back();; steps.pop_back()) {
     const int64_t base = steps.empty() ? 0 : steps.back();
@@ -69,20 +74,20 @@ std::optional<int64_t> choose_base(const fs::path& run, GradientLogReader& log) 
       damaged.push_back(base);
       continue;
     }
-    if (reachable_step(log, base) < newest) return newest;
+    if (reachable_step(log, base) < newest) return {.step = newest, .is_sound = false};
     for (const int64_t step : damaged) set_aside(checkpoint_folder(run, step));
-    return steps.empty() ? std::nullopt : std::optional(base);
+    return {.step = steps.empty() ? std::nullopt : std::optional(base)};
   }
 }
 
 /// What rank 0 finds that is to be done next. A run that was killed before its first step, too, gets a checkpoint.
 Stage next_stage(const fs::path& run, GradientLogReader& log) {
-  const std::optional<int64_t> base = choose_base(run, log);
-  Stage stage{.from = base.value_or(0), .to = base.value_or(0), .has_checkpoint = base.has_value()};
+  const Base base = choose_base(run, log);
+  Stage stage{.from = base.step.value_or(0), .to = base.step.value_or(0), .has_checkpoint = base.step.has_value()};
   const GradientLogReader::Attempt* attempt = log.attempt_of(stage.from);
-  if (attempt == nullptr) return stage;
+  if (attempt == nullptr || !base.is_sound) return stage;
   stage.to = complete_stretch(log, *attempt, plan_of(attempt->header), stage.from, log.end_of(*attempt)).end;
-  stage.is_needed = stage.to > stage.from || (!base && attempt->header.first_step == 0);
+  stage.is_needed = stage.to > stage.from || (!base.step && attempt->header.first_step == 0 && !has_logged_steps(run));
   return stage;
 }
 
@@ -135,6 +140,7 @@ ExitCode replay_stage(const Communicator& world, const fs::path& run, GradientLo
                                                  : state_at_start(attempt->header, plan);
     extend(state, complete_stretch(log, *attempt, plan, stage.from, stage.to), attempt->header);
     complete_checkpoint(folder, state, slices_of_servers(plan));
+    rotate_checkpoints(run, plan.deck.checkpoint.keep);
     if (stage.to == 0) {
       fmt::print("the run had not committed a step: it begins anew\n");
     } else {
@@ -157,16 +163,17 @@ ExitCode recover_run(const Communicator& world, const fs::path& run) {
   });
   if (code != ExitCode::success || world.all_reduce_max(has_log ? 1 : 0) == 0) return code;
   int64_t before = -1;
+  std::set<std::string> said;
   while (true) {
     std::optional<GradientLogReader> log;
     Stage stage;
     code = on_all_ranks(world, [&] {
       log.emplace(run);
       if (world.rank() != 0) return;
-      if (before < 0) {
-        for (const std::string& problem : log->problems()) fmt::print(stderr, "hat: {}\n", problem);
-      }
       stage = next_stage(run, *log);
+      for (const std::string& problem : log->problems()) {
+        if (said.insert(problem).second) fmt::print(stderr, "hat: {}\n", problem);
+      }
     });
     if (code != ExitCode::success) return code;
     stage = Stage::of(world.broadcast(stage.text(), 0));

@@ -53,6 +53,7 @@ class RunReplay {
   GradientLogReader& log() { return log_; }
   int64_t step() const { return step_; }
   int64_t updates() const { return updates_; }
+  int64_t versions_checked() const { return versions_checked_; }
   double seconds() const { return seconds_; }
 
   /// Throws InputError where the log does not reach `to`.
@@ -64,8 +65,10 @@ class RunReplay {
       for (ShardReplay& shard : shards_) {
         std::string problem;
         const int64_t before = shard.updates_applied();
+        const int64_t checked_before = shard.versions_checked();
         const int64_t reached = shard.apply(log_, *attempt_, step_, end, problem);
         updates_ += shard.updates_applied() - before;
+        versions_checked_ += shard.versions_checked() - checked_before;
         if (!problem.empty()) throw InputError(problem);
         if (reached < end) throw InputError(run_.string(), "log", fmt::format("ends at step {}", reached));
       }
@@ -76,6 +79,7 @@ class RunReplay {
   }
 
   Comparison compare(const fs::path& path) {
+    if (shards_.empty()) enter_attempt();
     const CheckpointReader checkpoint(path);
     Comparison result{.step = checkpoint.state().step, .path = checkpoint.folder().string(), .first_different = {}};
     std::vector<float> values;
@@ -150,6 +154,7 @@ class RunReplay {
   std::vector<ShardReplay> shards_;
   CheckpointState state_;
   int64_t updates_ = 0;
+  int64_t versions_checked_ = 0;
   double seconds_ = 0;
 };
 
@@ -193,6 +198,9 @@ nlohmann::json json_of(const Comparison& comparison) {
 ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
   keys.load(std::nullopt);
   const fs::path run = options.run;
+  if (!options.output.empty() && fs::exists(options.output)) {
+    throw InputError(options.output, "--output", "exists already, nothing is overwritten");
+  }
   if (!fs::is_directory(run)) throw InputError(run.string(), "", "is no run folder");
   std::optional<int64_t> base;
   int64_t reachable = 0;
@@ -241,6 +249,7 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
     nlohmann::json data{{"from", first},
                         {"until", until},
                         {"updates", replayed.updates()},
+                        {"versions_checked", replayed.versions_checked()},
                         {"seconds", replayed.seconds()},
                         {"comparisons", nlohmann::json::array()}};
     for (const Comparison& comparison : comparisons) data["comparisons"].push_back(json_of(comparison));
@@ -249,7 +258,7 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
     fmt::print(
         "replayed steps {} to {}: {} updates in {:.2f} s, every version with the checksum it was published "
         "with{}\n",
-        first + 1, until, replayed.updates(), replayed.seconds(),
+        first + 1, until, replayed.updates(), replayed.seconds(), replayed.versions_checked(),
         options.output.empty() ? "" : "; written to " + options.output);
   }
   return equal ? ExitCode::success : ExitCode::failure;

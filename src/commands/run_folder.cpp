@@ -211,13 +211,16 @@ bool is_over(const RunPlan& plan) {
   return plan.deck.resume && plan.first_step == plan.end_step && has_status(plan.deck.output, "finished");
 }
 
-bool has_not_begun(const fs::path& run) {
-  if (!fs::exists(run / "deck.toml") || fs::exists(run / "log") || newest_checkpoint(run)) return false;
+bool has_logged_steps(const fs::path& run) {
   std::ifstream metrics(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
-    if (line.find("\"kind\":\"step\"") != std::string::npos) return false;
+    if (line.find("\"kind\":\"step\"") != std::string::npos) return true;
   }
-  return true;
+  return false;
+}
+
+bool has_not_begun(const fs::path& run) {
+  return fs::exists(run / "deck.toml") && !fs::exists(run / "log") && !newest_checkpoint(run) && !has_logged_steps(run);
 }
 
 fs::path checkpoint_to_continue(const fs::path& run) {

@@ -53,6 +53,9 @@ bool has_failed(const std::filesystem::path& run) noexcept;
 /// Whether the run that is to be continued has finished with the very steps that it is asked for.
 bool is_over(const RunPlan& plan);
 
+/// metrics.jsonl has a committed step.
+bool has_logged_steps(const std::filesystem::path& run);
+
 /// A run folder was made there, and nothing else came about: its start was killed, or failed, before the first step.
 bool has_not_begun(const std::filesystem::path& run);
 

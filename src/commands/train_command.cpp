@@ -58,6 +58,7 @@ class Survival {
   ExitCode run(Deck deck, const std::string& deck_text, double begin_s) {
     while (true) {
       std::unique_ptr<RankWatch> watch;
+      const TroubleEnds trouble_ends{watchdog_};  // whoever is refused may end before others
       if (launcher_spares_survivors() && world_->size() > 1) {
         watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
         watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
@@ -68,13 +69,18 @@ class Survival {
         const ExitCode code =
             run_training(*world_, deck, deck_text,
                          {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s, .blame = blame_});
-        watchdog_.set_trouble({});  // whoever is refused may end before others
+        if (code != ExitCode::success && has_lost_ranks_) {
+          note_failure(deck.output, "the survivors of a lost rank cannot go on; why, stands in the output");
+        }
         return code;
       } catch (const RankLost& lost) {
         regroup_after(lost, *watch, deck);
         (void)watch.release();  // what the ranks were doing still refers to it
         deck.resume = true;
         deck.servers = std::min<int64_t>(deck.servers, std::max(1, world_->size() - 1));
+        if (world_->size() - deck.servers < 2 && deck.gang.policy == SplitPolicy::always) {
+          deck.gang.policy = SplitPolicy::never;  // one worker is all of them
+        }
       }
     }
   }
@@ -88,13 +94,19 @@ class Survival {
 
  private:
   static constexpr double kFrozenAfter_s = 10;
+  /// What the watchdog asks goes away with the watch.
+  struct TroubleEnds {
+    Watchdog& watchdog;
+    ~TroubleEnds() { watchdog.set_trouble({}); }
+  };
 
   void regroup_after(const RankLost& lost, RankWatch& watch, const Deck& deck) {
     has_lost_ranks_ = true;
     watchdog_.set_trouble({});
     const double begin_s = now_s();
     if (has_failed(deck.output)) leave(ExitCode::failure);  // it did not die: it told why it cannot go on
-    watchdog_.enter("finding the other survivors", start_patience_s(deck));
+    // Longer than those who are waited for may take, or nobody would ever be left out.
+    watchdog_.enter("finding the other survivors", 3 * deck.timeout_s + start_patience_s(deck));
     try {
       world_ = new Communicator(regroup(*world_, watch, lost.ranks(), deck.timeout_s));  // never freed
     } catch (const Error& error) {

@@ -535,27 +535,28 @@ void blame_lost_ranks(RankWatch* watch) {
 void run_roles(Setup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
                const RunSurroundings& surroundings) {
   auto life = std::make_unique<RoleLife>();
-  const auto leave_as_it_is = [&life] {
+  const auto leave_as_it_is = [&life, &surroundings](const std::set<int>& lost) {
+    surroundings.watch->spread(lost);
     if (life->server) life->server->abandon();
     (void)life.release();
   };
   try {
     live(*life, setup, world, node_of_rank, surroundings);
-  } catch (const RankLost&) {
-    leave_as_it_is();
+  } catch (const RankLost& lost) {
+    leave_as_it_is(lost.ranks());
     throw;
   } catch (const SilentRanks& silent) {  // of another host, where nobody was left to say so
     if (surroundings.watch == nullptr) {
       (void)life.release();
       throw;
     }
-    leave_as_it_is();
+    leave_as_it_is(silent.ranks());
     throw RankLost(silent.ranks(), silent.what());
   } catch (const std::exception&) {
     try {
       blame_lost_ranks(surroundings.watch);
-    } catch (const RankLost&) {
-      leave_as_it_is();
+    } catch (const RankLost& lost) {
+      leave_as_it_is(lost.ranks());
       throw;
     }
     (void)life.release();  // the job is aborted without another call of MPI

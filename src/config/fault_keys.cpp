@@ -32,6 +32,10 @@ void add_fault_keys(OptionSet& options, FaultConfig& fault) {
                                  "SIGKILL or SIGSTOP to itself, SIGKILL to the launcher and itself, or a pause of "
                                  "fault.delay_s each time");
   options.add("fault.delay_s", fault.delay_s, "Seconds of fault.action = delay")->check(real_in(0, 3600));
+  // Or the run would meet the same end again when it is continued.
+  for (const char* key : {"fault.at", "fault.rank", "fault.after", "fault.action", "fault.delay_s"}) {
+    options.leave_out(key);
+  }
 }
 
 }  // namespace hat

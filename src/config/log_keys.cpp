@@ -17,7 +17,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
   options.add_named<LogDurability>(
       "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
       "When a version may be published: once what produced it is on disk (fsync), or at once, with an fsync every "
-      "log.interval_s seconds: then a crash of the machine, though not of the job, may lose that much");
+      "log.interval_s seconds: then a killed job loses what waits to be written (at most 256 MiB or two steps), and a "
+      "crash of the machine that and log.interval_s");
   options.add("log.interval_s", log.interval_s, "Seconds between fsyncs with log.durability = interval")
       ->check(real_in(0.001, 3600));
   options.add_named<LogKeep>(

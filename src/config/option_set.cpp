@@ -290,6 +290,7 @@ std::string OptionSet::effective() const {
   std::string text;
   std::vector<std::pair<std::string, std::string>> sections;  // in the order of their first key
   for (const Entry& entry : entries_) {
+    if (!entry.is_stored) continue;
     const std::string key = deck_key(entry.key);
     const auto dot = key.find('.');
     if (dot == std::string::npos) {

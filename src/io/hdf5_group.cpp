@@ -50,10 +50,12 @@ Array Group::create_array(const std::string& name, Element element, ArrayShape s
   return create(name, element, make_space(shape, false).get(), H5P_DEFAULT);
 }
 
-Array Group::create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows) {
+Array Group::create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows,
+                               int64_t chunk_columns) {
   const LibraryLock lock;
   const Properties creation(H5Pcreate(H5P_DATASET_CREATE));
-  const std::array<hsize_t, 2> chunk{static_cast<hsize_t>(chunk_rows), static_cast<hsize_t>(shape.columns)};
+  const std::array<hsize_t, 2> chunk{static_cast<hsize_t>(chunk_rows),
+                                     static_cast<hsize_t>(chunk_columns > 0 ? chunk_columns : shape.columns)};
   if (H5Pset_chunk(creation.get(), shape.is_vector ? 1 : 2, chunk.data()) < 0) fail("choose chunks");
   return create(name, element, make_space(shape, true).get(), creation.get());
 }

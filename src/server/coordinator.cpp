@@ -80,9 +80,10 @@ LedgerOptions ledger_options(const RunPlan& plan) {
           .gang = gang_options(plan)};
 }
 
-/// The checkpoint that a run continues from when its newest one turns out to be damaged.
-int64_t oldest_recovery_base(const std::filesystem::path& run) {
+/// The checkpoint that a run continues from when its newest one turns out to be damaged; where only one is kept, that.
+int64_t oldest_recovery_base(const std::filesystem::path& run, int64_t keep) {
   const std::vector<int64_t> steps = complete_checkpoints(run);
+  if (keep == 1) return steps.empty() ? 0 : steps.back();
   return steps.size() < 2 ? 0 : steps[steps.size() - 2];
 }
 
@@ -283,7 +284,7 @@ void Coordinator::start_completing_checkpoints() {
           complete_checkpoint(checkpoint_folder(run, steps), state, slices);
           try {
             rotate_checkpoints(run, keep);
-            if (log == LogKeep::recovery) prune_log(run, oldest_recovery_base(run));
+            if (log == LogKeep::recovery) prune_log(run, oldest_recovery_base(run, keep));
           } catch (const std::exception& error) {  // old files in the way are no reason to stop training
             fmt::print(stderr, "hat: old checkpoints or logs stay: {}\n", error.what());
           }

@@ -36,6 +36,7 @@ struct ShardReplay::Impl {
   int server;
   std::vector<PartState> parts = {};
   int64_t applied = 0;
+  int64_t checked = 0;
 
   PartState& part_of(const LoggedUpdate& update);
   void apply(const LoggedUpdate& update, const float* gradient);
@@ -205,7 +206,9 @@ int64_t ShardReplay::apply(GradientLogReader& log, const GradientLogReader::Atte
       impl_->apply(update, gradients.of(update).data());
       const Impl::PartState& part = impl_->part_of(update);
       const auto found = checksums.find({update.block, part.version});
-      if (is_as_in_run && found != checksums.end() && found->second != checksum_of_values(part.values)) {
+      const bool is_known = is_as_in_run && found != checksums.end();
+      impl_->checked += is_known ? 1 : 0;
+      if (is_known && found->second != checksum_of_values(part.values)) {
         throw InputError(fmt::format("log of server {} in attempt {}", server, attempt.header.number), "versions",
                          fmt::format("version {} of block {} comes out with other values than were published",
                                      part.version, update.block));
@@ -228,6 +231,7 @@ std::vector<TensorSlice> ShardReplay::slices() {
 }
 
 int64_t ShardReplay::updates_applied() const { return impl_->applied; }
+int64_t ShardReplay::versions_checked() const { return impl_->checked; }
 
 LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
                                int64_t from, int64_t to) {

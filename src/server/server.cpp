@@ -279,7 +279,7 @@ void Server::Impl::watch_stall(bool news) {
   stall.silence = Silence(stall.after_s);
 }
 
-/// "; worker 0 (rank 1) waits for ... since 58 s; no sign of life of worker 1 (rank 2)"
+/// "; rank 1 waits for ... since 58 s; no sign of life of worker 1 (rank 2)"
 std::string Server::Impl::who_waits() const {
   std::string text;
   for (size_t rank = 0; rank < waits.size(); ++rank) {

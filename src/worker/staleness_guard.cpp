@@ -31,20 +31,20 @@ double StalenessGuard::age_s(int64_t block) const { return now_s() - blocks_[sta
 
 // 8 bytes a part. A block that lies in several parts is as new as the oldest of them: that is what a pull can get.
 void StalenessGuard::look() {
-  std::vector<int64_t> latest(plan_.slots.parts.size());
-  std::vector<Request> gets;
-  for (size_t part = 0; part < latest.size(); ++part) {
+  latest_.resize(plan_.slots.parts.size());
+  gets_.clear();
+  for (size_t part = 0; part < latest_.size(); ++part) {
     const PartSlots& slots = plan_.slots.parts[part];
-    gets.push_back(
-        window_.start_get(std::as_writable_bytes(std::span(&latest[part], 1)), slots.server_rank, slots.offset));
+    gets_.push_back(
+        window_.start_get(std::as_writable_bytes(std::span(&latest_[part], 1)), slots.server_rank, slots.offset));
   }
   waiting_.until(Activity::wait_pull, "the newest versions of all blocks",
-                 [&] { return std::all_of(gets.begin(), gets.end(), [](Request& get) { return get.test(); }); });
+                 [&] { return std::all_of(gets_.begin(), gets_.end(), [](Request& get) { return get.test(); }); });
   for (size_t block = 0; block < blocks_.size(); ++block) {
     const std::vector<int64_t>& parts = plan_.shards.parts_of_block[block];
-    blocks_[block].latest = latest[static_cast<size_t>(parts.front())];
+    blocks_[block].latest = latest_[static_cast<size_t>(parts.front())];
     for (const int64_t part : parts) {
-      blocks_[block].latest = std::min(blocks_[block].latest, latest[static_cast<size_t>(part)]);
+      blocks_[block].latest = std::min(blocks_[block].latest, latest_[static_cast<size_t>(part)]);
     }
   }
 }

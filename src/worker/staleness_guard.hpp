@@ -50,6 +50,8 @@ class StalenessGuard {
   const Window& window_;
   Waiting& waiting_;
   std::vector<Block> blocks_;
+  std::vector<int64_t> latest_;  // by part; a rank may be lost while these are read, so they stay
+  std::vector<Request> gets_;
   int64_t recomputed_ = 0;
 };
 

@@ -47,8 +47,6 @@ class GradientLog {
   bool may_publish(int64_t number) const;
   /// Everything is on disk, and the files are closed. Throws what writing ended with.
   void close();
-  /// Bytes of values and rows written so far.
-  int64_t written_bytes() const { return written_bytes_; }
 
  private:
   struct Entry {
@@ -92,7 +90,6 @@ class GradientLog {
   std::exception_ptr failure_;
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
   std::atomic<int64_t> queued_bytes_{0};
-  std::atomic<int64_t> written_bytes_{0};
   std::thread thread_;
 };
 

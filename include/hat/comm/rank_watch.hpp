@@ -32,6 +32,8 @@ class RankWatch {
   /// Throws RankLost when a rank of this host is gone or frozen, or another rank says that one of its own is. Cheap:
   /// looks a few times a second.
   void check();
+  /// Tells all others at once, so that they leave what they are doing while this rank still tidies up.
+  void spread(const std::set<int>& lost) const;
   /// Those that are lost now, as far as this host can tell.
   std::set<int> lost();
   /// Ranks of this host whose processes are gone, as text; empty: none. From any thread.
@@ -40,7 +42,6 @@ class RankWatch {
   void end_stopped() const;
   /// Ends the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
   void end(int rank) const;
-  bool is_here(int rank) const { return processes_[static_cast<size_t>(rank)].is_here; }
 
  private:
   struct Process {

@@ -112,6 +112,8 @@ class OptionSet {
     }
   }
 
+  /// Leaves a key out of `effective`: it is about this start alone.
+  void leave_out(const std::string& key) { find(key).is_stored = false; }
   /// The effective values as a deck that reproduces them.
   std::string effective() const;
 
@@ -127,6 +129,7 @@ class OptionSet {
     Kind kind;
     std::string origin = "default";
     Nearness nearness = Nearness::default_value;
+    bool is_stored = true;  // in decks
   };
   /// The names under which other sets know this one's keys.
   struct Published {

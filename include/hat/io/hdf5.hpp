@@ -188,8 +188,9 @@ class Group : public Object {
   /// Names may be paths; missing groups in between are made.
   Group create_group(const std::string& name);
   Array create_array(const std::string& name, Element element, ArrayShape shape);
-  /// A vector or matrix that can grow, in chunks of `chunk_rows` rows.
-  Array create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows);
+  /// A vector or matrix that can grow, in chunks of `chunk_rows` rows and `chunk_columns` columns (0: all of them).
+  Array create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows,
+                          int64_t chunk_columns = 0);
   Table create_table(const std::string& name, const std::vector<TableColumn>& columns, int64_t chunk_rows);
   /// A float32 array whose rows lie in other files. Where a file is missing it reads as NaN, without an error.
   Array create_virtual(const std::string& name, ArrayShape shape, const std::vector<VirtualPart>& parts);

@@ -43,6 +43,7 @@ class ShardReplay {
   /// As Shard::slices of all parts, in their order.
   std::vector<TensorSlice> slices();
   int64_t updates_applied() const;
+  int64_t versions_checked() const;  ///< of those updates: results that the log has a checksum of
 
  private:
   struct Impl;

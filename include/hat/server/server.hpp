@@ -28,8 +28,8 @@ class Server {
   bool progress();
   /// Everything is committed, saved and told.
   bool finished();
-  /// Leaves the run as it is, because a rank was lost: waits until nothing of this object writes files any more. It must
-  /// not be destroyed then, since messages may still arrive in its memory.
+  /// Leaves the run as it is, because a rank was lost: waits until nothing of this object writes files any more. It
+  /// must not be destroyed then, since messages may still arrive in its memory.
   void abandon() noexcept;
   /// Of server 0, when everything else of the run is written as well: its status becomes "finished".
   void mark_finished();
