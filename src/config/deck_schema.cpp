@@ -291,6 +291,10 @@ void fill_presets(const OptionSet& options, Deck& deck) {
   }
   if (options.is_default("barriers")) deck.barriers = {deck.mode == Mode::hybrid ? "upper" : "none"};
   if (options.is_default("clip")) deck.clip.rule = deck.mode == Mode::sync ? ClipRule::global : ClipRule::previous;
+  // One update per push: waiting for the disk at each lets gradients grow late.
+  if (options.is_default("log.durability") && deck.staleness == kUnbounded) {
+    deck.log.durability = LogDurability::interval;
+  }
 }
 
 /// One of several keys that exclude each other; its value 0 means that it is not set.

@@ -16,7 +16,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
       "from which a run continues at its newest checkpoint), or no log");
   options.add_named<LogDurability>(
       "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
-      "When a version may be published: once what produced it is on disk (fsync), or at once, with an fsync every "
+      "Preset: interval with unbounded staleness, else commit. When a version may be published: once what produced it "
+      "is on disk (fsync), or at once, with an fsync every "
       "log.interval_s seconds: then a killed job loses what waits to be written (at most 256 MiB or two steps), and a "
       "crash of the machine that and log.interval_s");
   options.add("log.interval_s", log.interval_s, "Seconds between fsyncs with log.durability = interval")
