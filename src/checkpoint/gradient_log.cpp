@@ -221,7 +221,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
 }
 
 void GradientLog::write_rows(Segment& segment) {
-  const auto write = [this](hdf5::Table& table, auto& rows) {
+  const auto write = [](hdf5::Table& table, auto& rows) {
     for (auto& row : rows) row.row_checksum = checksum_of(row);
     table.append(static_cast<int64_t>(rows.size()), rows.data());
     rows.clear();

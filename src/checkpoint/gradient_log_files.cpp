@@ -10,6 +10,7 @@ using hdf5::TableColumn;
 
 std::vector<TableColumn> integers(const std::vector<std::string>& names) {
   std::vector<TableColumn> columns;
+  columns.reserve(names.size());
   for (const std::string& name : names) columns.push_back({name, Element::int64});
   return columns;
 }

@@ -120,13 +120,12 @@ std::set<int> RankWatch::lost() {
     Process& process = processes_[rank];
     if (!process.is_here || static_cast<int>(rank) == own_rank_) continue;
     const std::optional<ProcessState> state = state_of(process.pid);
-    if (is_gone(state, process.started)) {
-      ranks.insert(static_cast<int>(rank));
-    } else if (!is_stopped(*state)) {
+    const bool gone = is_gone(state, process.started);
+    if (!gone && !is_stopped(*state)) {
       process.stopped_since = 0;
-    } else if (process.stopped_since == 0 || !looked_lately) {
+    } else if (!gone && (process.stopped_since == 0 || !looked_lately)) {
       process.stopped_since = now;
-    } else if (now - process.stopped_since > frozen_after_s_) {
+    } else if (gone || now - process.stopped_since > frozen_after_s_) {
       ranks.insert(static_cast<int>(rank));
     }
   }

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -89,7 +90,7 @@ class RunReplay {
       checkpoint.read(slice.path, slice.first_row, slice.rows, slice.columns, values.data());
       result.values += static_cast<int64_t>(count);
       for (size_t i = 0; i < count; ++i) {
-        if (std::memcmp(&values[i], &slice.data[i], sizeof(float)) == 0) continue;
+        if (std::bit_cast<uint32_t>(values[i]) == std::bit_cast<uint32_t>(slice.data[i])) continue;
         if (result.different++ == 0) result.first_different = slice.path;
       }
     }
@@ -120,6 +121,7 @@ class RunReplay {
     attempt_ = next;
     auto plan = std::make_unique<RunPlan>(plan_of(next->header));
     std::vector<ShardReplay> shards;
+    shards.reserve(static_cast<size_t>(plan->roles.servers()));
     for (int server = 0; server < plan->roles.servers(); ++server) shards.emplace_back(*plan, server);
     if (!shards_.empty()) {  // of the attempt before, perhaps on another number of servers
       const TensorSource saved = tensors_of(all_slices());
