@@ -58,7 +58,9 @@ GradientLog::GradientLog(fs::path run, LogAttempt attempt, int64_t server, const
   thread_ = std::thread([this] { work(); });
 }
 
-GradientLog::~GradientLog() {
+GradientLog::~GradientLog() { finish(); }
+
+void GradientLog::finish() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -116,12 +118,7 @@ bool GradientLog::may_publish(int64_t number) const {
 }
 
 void GradientLog::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  finish();
   rethrow();
 }
 

@@ -13,6 +13,7 @@ Space make_space(const ArrayShape& shape, bool extendible) {
   const std::array<hsize_t, 2> limits{H5S_UNLIMITED, sizes[1]};
   return Space(H5Screate_simple(shape.is_vector ? 1 : 2, sizes.data(), extendible ? limits.data() : nullptr));
 }
+}  // namespace
 
 Properties link_properties() {
   Properties properties(H5Pcreate(H5P_LINK_CREATE));
@@ -20,7 +21,6 @@ Properties link_properties() {
   H5Pset_char_encoding(properties.get(), H5T_CSET_UTF8);
   return properties;
 }
-}  // namespace
 
 std::string Group::child_name(const std::string& name) const {
   if (!name.empty() && name.front() == '/') return name;

@@ -18,6 +18,8 @@ std::string pending_error();
 
 hid_t stored_type(Element element);  ///< little-endian
 hid_t memory_type(Element element);
+/// Of new objects: missing groups in between are made, names are UTF-8.
+Properties link_properties();
 /// A variable-length UTF-8 string.
 Type string_type();
 

@@ -18,12 +18,6 @@ Type row_type(const std::vector<TableColumn>& columns, hid_t (*type_of)(Element)
   }
   return type;
 }
-
-Properties link_properties() {
-  Properties properties(H5Pcreate(H5P_LINK_CREATE));
-  H5Pset_create_intermediate_group(properties.get(), 1);
-  return properties;
-}
 }  // namespace
 
 Table Group::create_table(const std::string& name, const std::vector<TableColumn>& columns, int64_t chunk_rows) {

@@ -63,6 +63,7 @@ class GradientLog {
 
   void enqueue(Entry entry);
   void work();
+  void finish();
   void write(std::deque<Entry>& batch, bool sync);
   void close_before(int64_t step);
   void rethrow() const;

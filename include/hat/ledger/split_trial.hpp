@@ -27,7 +27,7 @@ class SplitTrial {
   /// Everything in flight is finished now, for validation: what comes next starts from nothing.
   void pause();
 
-  /// Steps whose sequences were not split because that had turned out better.
+  /// Steps whose sequences were not split, to try that or because it had turned out better.
   int64_t unsplit_steps() const { return unsplit_steps_; }
 
  private:
