@@ -70,13 +70,18 @@ void GradientLog::finish() {
 }
 
 void GradientLog::enqueue(Entry entry) {
+  constexpr int64_t kMuch = int64_t{16} << 20;
+  bool is_urgent = false;
   if (entry.values) queued_bytes_ += static_cast<int64_t>(entry.values->size() * sizeof(float));
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
+    // The rest waits for company: somebody waits for updates only, and each writing costs a flush, if not an fsync.
+    is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch;
+    has_urgent_ = has_urgent_ || is_urgent;
     queue_.push_back(std::move(entry));
   }
-  wake_.notify_one();
+  if (is_urgent) wake_.notify_one();
 }
 
 void GradientLog::add(LoggedPush push, std::vector<int64_t> units, Values values) {
@@ -132,12 +137,8 @@ void GradientLog::work() {
     std::deque<Entry> batch;
     {
       std::unique_lock lock(mutex_);
-      const auto has_work = [this] { return ending_ || !queue_.empty(); };
-      if (commits) {
-        wake_.wait(lock, has_work);
-      } else {
-        wake_.wait_for(lock, interval, has_work);
-      }
+      wake_.wait_for(lock, interval, [this] { return ending_ || has_urgent_; });
+      has_urgent_ = false;
       batch.swap(queue_);
       is_over = ending_;
     }

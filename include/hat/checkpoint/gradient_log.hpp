@@ -86,6 +86,7 @@ class GradientLog {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Entry> queue_;
+  bool has_urgent_ = false;  // something in it shall be written at once
   int64_t next_number_ = 0;
   bool ending_ = false;
   std::exception_ptr failure_;
