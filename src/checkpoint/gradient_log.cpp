@@ -1,6 +1,7 @@
 #include "hat/checkpoint/gradient_log.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -35,12 +36,40 @@ struct GradientLog::Segment {
   hdf5::Array units;
   std::map<int64_t, hdf5::Array> sums;         // by block, where there is such a payload
   std::map<int64_t, hdf5::Array> push_values;  // the same
+  struct Computations {
+    hdf5::Table table;
+    hdf5::Array versions;
+    hdf5::Array ranges;
+    hdf5::Array sequences;
+  };
+  std::optional<Computations> computations;
   // Rows that were not handed to HDF5 yet.
   std::vector<LoggedPush> new_pushes = {};
   std::vector<LoggedUpdate> new_updates = {};
   std::vector<LoggedVersion> new_versions = {};
   std::vector<int64_t> new_units = {};
+  std::vector<LoggedComputation> new_computations = {};
+  ComputationLists new_lists = {};  // of all those
+
+  void add(LoggedComputation row, const ComputationLists& lists);
 };
+
+void GradientLog::Segment::add(LoggedComputation row, const ComputationLists& lists) {
+  // Returns the place of the values in the file.
+  const auto append = [](const hdf5::Array& array, auto& waiting, const auto& values) {
+    const int64_t first = array.rows() + std::ssize(waiting);
+    waiting.insert(waiting.end(), values.begin(), values.end());
+    return first;
+  };
+  row.first_version = append(computations->versions, new_lists.versions, lists.versions);
+  row.versions = std::ssize(lists.versions);
+  row.first_bound = append(computations->ranges, new_lists.bounds, lists.bounds);
+  row.bounds = std::ssize(lists.bounds);
+  row.first_sequence = append(computations->sequences, new_lists.sequences, lists.sequences);
+  row.sequences = std::ssize(lists.sequences);
+  row.lists_checksum = checksum_of_lists(lists);
+  new_computations.push_back(row);
+}
 
 GradientLog::GradientLog(fs::path run, LogAttempt attempt, int64_t server, const ModelLayout& layout,
                          std::vector<Part> parts, const LogConfig& config, int64_t segment_steps)
@@ -102,6 +131,12 @@ int64_t GradientLog::add(LoggedUpdate update, Values gradient) {
 void GradientLog::add(LoggedVersion version) {
   Entry entry{.kind = Entry::Kind::version, .version = version};
   entry.step = version.step;
+  enqueue(std::move(entry));
+}
+
+void GradientLog::add(LoggedComputation computation, ComputationLists lists) {
+  Entry entry{.kind = Entry::Kind::computation, .computation = computation, .lists = std::move(lists)};
+  entry.step = computation.step;
   enqueue(std::move(entry));
 }
 
@@ -184,6 +219,14 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   root.set_text("dataset_path", attempt_.dataset_path);
   root.set_text("dataset_identity", attempt_.dataset_identity);
   root.set_text("tokenizer", attempt_.tokenizer);
+  if (attempt_.payload == LogPayload::metadata) {
+    root.set_number("workers", attempt_.workers);
+    root.set_number("threads", static_cast<int64_t>(attempt_.compute.threads));
+    root.set_number("chunk_tokens", attempt_.compute.chunk_tokens);
+    root.set_text("arithmetic", name_of(attempt_.compute.arithmetic));
+    root.set_text("recompute", name_of(attempt_.compute.recompute));
+    root.set_text("build", attempt_.build);
+  }
   root.write_strings("blocks", block_names_);
   const auto table = [&root](const char* name, const auto* row) {
     return root.create_table(name, columns_of(row), kTableChunkRows);
@@ -196,7 +239,19 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
               .versions = table(kVersionTable, static_cast<LoggedVersion*>(nullptr)),
               .units = root.create_extendible(kUnitArray, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows),
               .sums = {},
-              .push_values = {}});
+              .push_values = {},
+              .computations = {}});
+  if (attempt_.payload == LogPayload::metadata && server_ == 0) {
+    const auto integers = [&root](const char* name) {
+      return root.create_extendible(name, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows);
+    };
+    segment->computations.emplace(
+        Segment::Computations{.table = table(kComputationTable, static_cast<LoggedComputation*>(nullptr)),
+                              .versions = integers(kVersionArray),
+                              .ranges = integers(kRangeArray),
+                              .sequences = root.create_extendible(kSequenceArray, hdf5::Element::int64,
+                                                                  {0, kSequenceNumbers, false}, kUnitChunkRows)});
+  }
   for (const Part& part : parts_) {
     const std::string& block = block_names_[static_cast<size_t>(part.block)];
     const int64_t chunk = std::min(part.count, kMostChunkValues);
@@ -220,13 +275,25 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
 
 void GradientLog::write_rows(Segment& segment) {
   const auto write = [](hdf5::Table& table, auto& rows) {
+    if (rows.empty()) return;
     for (auto& row : rows) row.row_checksum = checksum_of(row);
     table.append(static_cast<int64_t>(rows.size()), rows.data());
     rows.clear();
   };
-  if (!segment.new_units.empty()) {
-    segment.units.append(static_cast<int64_t>(segment.new_units.size()), segment.new_units.data());
-    segment.new_units.clear();
+  const auto extend = [](hdf5::Array& array, std::vector<int64_t>& values) {
+    if (!values.empty()) array.append(std::ssize(values), values.data());
+    values.clear();
+  };
+  extend(segment.units, segment.new_units);
+  if (segment.computations) {
+    ComputationLists& lists = segment.new_lists;
+    extend(segment.computations->versions, lists.versions);
+    extend(segment.computations->ranges, lists.bounds);
+    if (!lists.sequences.empty()) {
+      segment.computations->sequences.append(std::ssize(lists.sequences), &lists.sequences.front().document);
+    }
+    lists.sequences.clear();
+    write(segment.computations->table, segment.new_computations);
   }
   write(segment.pushes, segment.new_pushes);
   write(segment.updates, segment.new_updates);
@@ -272,6 +339,9 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
         break;
       case Entry::Kind::version:
         segment.new_versions.push_back(entry.version);
+        break;
+      case Entry::Kind::computation:
+        segment.add(entry.computation, entry.lists);
         break;
       case Entry::Kind::completed:
         break;

@@ -12,8 +12,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
        {"sum", LogPayload::sum},
        {"push", LogPayload::push}},
       "The gradient log, from which a run that was killed continues at its last committed step: the sums that the "
-      "optimizer consumed (parameters x 4 bytes a step), also the bytes of every push, only what happened (metadata, "
-      "from which a run continues at its newest checkpoint), or no log");
+      "optimizer consumed (parameters x 4 bytes a step), also the bytes of every push, only what happened (metadata: hat "
+      "replay computes the gradients again, but a run continues at its newest checkpoint), or no log");
   options.add_named<LogDurability>(
       "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
       "Preset: interval with unbounded staleness, else commit. When a version may be published: once what produced it "

@@ -39,6 +39,8 @@ class GradientLog {
   /// Returns the number that `may_publish` is asked with. `gradient`: all `count` values.
   int64_t add(LoggedUpdate update, Values gradient);
   void add(LoggedVersion version);
+  /// Payload `metadata`, server 0. Checksums and places are filled in here.
+  void add(LoggedComputation computation, ComputationLists lists);
   /// The server has nothing more to say of steps before this one.
   void completed_before(int64_t step);
 
@@ -50,10 +52,12 @@ class GradientLog {
 
  private:
   struct Entry {
-    enum class Kind { push, update, version, completed } kind = Kind::completed;
+    enum class Kind { push, update, version, computation, completed } kind = Kind::completed;
     LoggedPush push = {};
     LoggedUpdate update = {};
     LoggedVersion version = {};
+    LoggedComputation computation = {};
+    ComputationLists lists = {};
     std::vector<int64_t> units = {};
     Values values = {};
     int64_t number = -1;  // of an update

@@ -26,6 +26,7 @@ enum class MessageKind : int32_t {
   gradient_sketch,
   stop_request,
   stop_at,
+  computed_unit,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -139,6 +140,25 @@ struct UnitReport {
   void fields(F& f) {
     f(worker), f(unit), f(generation), f(step), f(nats), f(tokens), f(seconds), f(elapsed_s), f(recomputed),
         account.fields(f);
+  }
+};
+
+/// worker -> server 0, for a log from which gradients are computed again (log.payload metadata): on what a unit, or a
+/// range of one, was computed.
+struct ComputedUnit {
+  static constexpr MessageKind kKind = MessageKind::computed_unit;
+  int64_t worker = 0;
+  int64_t unit = 0;
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t tokens = 0;
+  int64_t member = -1;              ///< of the gang; -1: whole sequences
+  std::vector<int64_t> bounds;      ///< GangRange::bounds; empty: whole sequences
+  std::vector<int64_t> versions;    ///< by block
+  std::vector<Sequence> sequences;  ///< as leased
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(unit), f(generation), f(step), f(tokens), f(member), f(bounds), f(versions), f(sequences);
   }
 };
 
