@@ -200,7 +200,7 @@ TEST_F(GradientLogTest, GivesBackWhatWasComputed) {
   std::string whole(fs::file_size(file), '\0');
   std::ifstream(file, std::ios::binary).read(whole.data(), static_cast<std::streamsize>(whole.size()));
   int64_t noticed = 0;
-  for (uint64_t trial = 0; trial < 100; ++trial) {
+  for (uint64_t trial = 0; trial < 400; ++trial) {
     std::string damaged = whole;
     const auto at = static_cast<size_t>(random_uniform(6, trial, 0) * static_cast<double>(whole.size()));
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (trial % 8)));
