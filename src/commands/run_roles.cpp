@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "commands/rank_trace.hpp"
 #include "commands/run_description.hpp"
@@ -50,6 +49,15 @@ std::unique_ptr<EmulatedNetwork> emulate_network(const RunPlan& plan, const Comm
   return network;
 }
 
+/// What a rank tells the others of its links.
+struct MeasuredLinks {
+  LinkSpeeds speeds;
+  template <class F>
+  void fields(F& f) {
+    f(speeds);
+  }
+};
+
 /// What the workers' links do, on all ranks, servers included. Collective.
 LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Communicator& workers, bool is_worker) {
   LinkSpeeds own;
@@ -66,18 +74,8 @@ LinkSpeeds links_of(const RunPlan& plan, const Communicator& world, const Commun
     }
   }
   LinkSpeeds all;
-  for (const std::string& text :
-       world.all_gather(fmt::format("{} {} {} {}", own.inside.bytes_per_s, own.inside.latency_s,
-                                    own.between.bytes_per_s, own.between.latency_s))) {
-    LinkSpeeds seen;
-    std::istringstream in(text);
-    for (double* number :
-         {&seen.inside.bytes_per_s, &seen.inside.latency_s, &seen.between.bytes_per_s, &seen.between.latency_s}) {
-      std::string word;
-      in >> word;
-      *number = std::stod(word);  // infinity, too
-    }
-    all = slower_of(all, seen);
+  for (const std::string& text : world.all_gather(packed(MeasuredLinks{.speeds = own}))) {
+    all = slower_of(all, unpacked<MeasuredLinks>(text).speeds);
   }
   // Where no two successive workers share a node, or all do: what is known is the better guess.
   if (!std::isfinite(all.inside.bytes_per_s)) all.inside = all.between;
@@ -103,7 +101,7 @@ struct RoleLife {
 void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
           const RunSurroundings& surroundings) {
   const RunPlan& plan = setup.plan;
-  setup.enter("making the windows for parameters");
+  setup.enter_blocking("making the windows for parameters");
   life.trace = std::make_unique<RankTrace>(plan, world, node_of_rank, setup.server, setup.worker);
   if (is_first_worker_of_node(plan.roles, node_of_rank, setup.worker)) life.energy.emplace();
   const int64_t before = resident_bytes() - shared_resident_bytes();
@@ -115,7 +113,7 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
   life.sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
   if (shares) life.node_slots.emplace(plan, *life.sharers);
   if (life.network && setup.worker >= 0) life.workers->charge_transfers_to(*life.network);
-  setup.enter("measuring links between workers");
+  setup.enter_blocking("measuring links between workers");
   if (plan.forms_gangs()) {
     setup.plan.links = links_of(plan, world, *life.workers, setup.worker >= 0);
     if (setup.server == 0) describe_links(plan);
@@ -130,7 +128,7 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
   world.barrier();           // start values are published
   setup.leave();
   const auto look_after_ranks = [&surroundings] {
-    if (surroundings.watch != nullptr) surroundings.watch->check();
+    if (surroundings.watch != nullptr) surroundings.watch->throw_if_lost();
   };
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
@@ -185,7 +183,7 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
       return static_cast<int>(ExitCode::success);
     });
   }
-  setup.enter("freeing the windows for parameters");
+  setup.enter_blocking("freeing the windows for parameters");
 }
 
 /// Whether an error is what the death of another rank looks like from here (a connection that breaks, say): that is
@@ -194,7 +192,7 @@ void blame_lost_ranks(RankWatch* watch) {
   constexpr double kMoment_s = 2;
   if (watch == nullptr) return;
   Backoff backoff;
-  for (const double begin_s = now_s(); now_s() - begin_s < kMoment_s; backoff.pause()) watch->check();
+  for (const double begin_s = now_s(); now_s() - begin_s < kMoment_s; backoff.pause()) watch->throw_if_lost();
 }
 
 }  // namespace
@@ -203,7 +201,7 @@ void run_roles(RunSetup& setup, const Communicator& world, const std::vector<int
                const RunSurroundings& surroundings) {
   auto life = std::make_unique<RoleLife>();
   const auto leave_as_it_is = [&life, &surroundings](const std::set<int>& lost) {
-    surroundings.watch->spread(lost);
+    surroundings.watch->tell_others(lost);
     if (life->server) life->server->abandon();
     (void)life.release();
   };

@@ -132,16 +132,6 @@ void prepare_run(const Communicator& world, const std::vector<int>& node_of_rank
     // Refuses eval.tokens that no document fits into.
     validation_groups(*setup.dataset, deck.model.max_length, setup.plan.deck.unit_tokens, deck.eval.tokens);
   }
-  const bool begins = !deck.resume || has_not_begun(deck.output);
-  if (deck.resume && begins && setup.server == 0) {
-    fmt::print("{}: the run had not begun; it begins now\n", deck.output);
-  }
-  if (!begins) {
-    setup.checkpoint.emplace(checkpoint_to_continue(deck.output));
-    check_continuation(*setup.checkpoint, setup.plan, *setup.dataset);
-    setup.plan.first_step = setup.checkpoint->state().step;
-    if (setup.server == 0) check_undamaged(*setup.checkpoint);
-  }
 }
 
 ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_of_rank, RunSetup& setup,

@@ -34,11 +34,17 @@ struct RunSetup {
   int worker = -1;
   Watchdog* watchdog = nullptr;
 
-  /// The collectives from here on. `file_bytes`: what some rank reads or writes meanwhile.
+  /// The collectives of Communicator from here on, in which lost ranks are noticed (look_while_waiting). `file_bytes`:
+  /// what some rank reads or writes meanwhile.
   void enter(const char* phase, int64_t file_bytes = 0) const {
     constexpr double kSlowestDisk = 10e6;  // bytes/s
     if (watchdog == nullptr) return;
-    watchdog->enter(phase, start_patience_s(plan.deck) + static_cast<double>(file_bytes) / kSlowestDisk);
+    watchdog->enter(phase, start_patience_s(plan.deck) + static_cast<double>(file_bytes) / kSlowestDisk,
+                    Watchdog::TroubleIsFor::caller);
+  }
+  /// Other collectives from here on, which never return when a rank is lost.
+  void enter_blocking(const char* phase) const {
+    if (watchdog != nullptr) watchdog->enter(phase, start_patience_s(plan.deck));
   }
   /// What comes has its own time-outs.
   void leave() const {
@@ -52,7 +58,7 @@ int64_t bytes_of_files(const std::filesystem::path& path);
 /// Of the checkpoints, or the log, of a run.
 int64_t bytes_in_folders(const std::filesystem::path& run, const char* name);
 
-/// The roles of the ranks, the data, the plan of the run. Everything that can be refused is refused here; nothing is
+/// The roles of the ranks, the data, the plan of the run; refuses what deck, data and folder have wrong. Nothing is
 /// written. Throws Error.
 void prepare_run(const Communicator& world, const std::vector<int>& node_of_rank, Deck deck,
                  const std::string& deck_text, RunSetup& setup);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "commands/all_ranks.hpp"
 #include "commands/recovery.hpp"
@@ -67,33 +68,89 @@ ExitCode check_nobody_trains_in(const Communicator& world, const std::string& ru
   });
 }
 
+/// On rank 0, of a run that is to be continued: where that will be, and whether this deck and data may. Refuses before
+/// anything is written. The lock is held from here on, so that what was found stays as it is.
+RecoveryPlan find_continuation(RunSetup& setup) {
+  const std::filesystem::path run = setup.plan.deck.output;
+  if (!std::filesystem::exists(run)) throw InputError(run.string(), "resume", "there is no such run to continue");
+  if (has_not_begun(run)) {
+    fmt::print("{}: the run had not begun; it begins now\n", run.string());
+    return {};
+  }
+  setup.lock = std::make_unique<RunFolderLock>(run);
+  RecoveryPlan found = plan_recovery(run);
+  if (!found.state) {
+    throw InputError(run.string(), "resume",
+                     "holds no complete checkpoint to continue from; choose another folder, or delete this one, and "
+                     "begin without --resume");
+  }
+  check_continuation(*found.state, found.source, setup.plan, *setup.dataset);
+  setup.plan.first_step = found.state->step;
+  return found;
+}
+
+/// Brings the run to where it was, and opens the checkpoint of that; none is opened when it was asked to stop on the
+/// way, and has. Collective; `found`: of rank 0.
+ExitCode continue_run(const Communicator& world, RunSetup& setup, RecoveryPlan found) {
+  const std::filesystem::path run = setup.plan.deck.output;
+  if (world.all_reduce_max(found.is_needed ? 1 : 0) > 0) {
+    const int64_t planned = setup.plan.first_step;
+    const RecoveryEnd end = recover_run(world, setup, std::move(found));
+    if (end.code != ExitCode::success) {
+      if (world.rank() == 0) note_failure(run, "the run cannot be recovered; why, stands in the output");
+      return end.code;
+    }
+    if (end.stop_reason) {
+      return on_all_ranks(world, [&] {
+        if (world.rank() != 0) return;
+        note_stop(run, end.step, *end.stop_reason);
+        fmt::print("stopped after step {} of {} that were committed: {}; --resume recovers the others\n", end.step,
+                   planned, *end.stop_reason);
+      });
+    }
+  }
+  setup.enter("opening the checkpoint to continue from");
+  return on_all_ranks(world, [&] {
+    setup.checkpoint.emplace(checkpoint_to_continue(run));
+    setup.plan.first_step = setup.checkpoint->state().step;
+    setup.plan.end_step = std::max(setup.plan.end_step, setup.plan.first_step);  // a deck that asks for fewer is done
+  });
+}
+
 ExitCode train_with(RunSetup& setup, const Communicator& world, const Deck& deck, const std::string& deck_text,
                     const RunSurroundings& surroundings) {
   setup.watchdog = surroundings.watchdog;
   setup.plan.deck = deck;
-  const int64_t files =
-      bytes_of_files(deck.data.path) + (deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
   setup.enter("comparing decks of all ranks");
   const std::vector<int> node_of_rank = world.node_of_rank();
   const std::string first_deck = world.broadcast(deck_text, 0);
   ExitCode code = on_all_ranks(world, [&] { check_same_deck(world, deck_text, first_deck); });
   if (code == ExitCode::success) code = check_nobody_trains_in(world, deck.output);
-  if (code == ExitCode::success && deck.resume) {
-    // Replaying is slower than reading: ten times the time.
-    setup.enter("recovering from the gradient log",
-                10 * (bytes_in_folders(deck.output, "checkpoints") + bytes_in_folders(deck.output, "log")));
-    code = recover_run(world, deck.output);
-  }
   if (code != ExitCode::success) return code;
-  setup.enter("checking deck and data on all ranks", files);
+  setup.enter("checking deck and data on all ranks", bytes_of_files(deck.data.path));
   code = on_all_ranks(
       world, [&] { prepare_run(world, node_of_rank, deck, deck_text, setup); }, surroundings.blame);
   if (code != ExitCode::success) return code;
-  const bool has_ended = setup.server == 0 && is_over(setup.plan);
+  RecoveryPlan found;
+  if (deck.resume) {
+    setup.enter("looking for where the run stands",
+                bytes_in_folders(deck.output, "checkpoints") + bytes_in_folders(deck.output, "log"));
+    code = on_all_ranks(
+        world,
+        [&] {
+          if (world.rank() == 0) found = find_continuation(setup);
+        },
+        surroundings.blame);
+    if (code != ExitCode::success) return code;
+  }
+  const bool continues = world.all_reduce_max(found.state ? 1 : 0) > 0;
+  setup.plan.first_step = world.all_reduce_max(setup.plan.first_step);
+  const bool has_ended = setup.server == 0 && is_over(setup.plan) && !found.is_needed;
   if (world.all_reduce_max(has_ended ? 1 : 0) > 0) {
     if (has_ended) {
       fmt::print("{} is finished: its {} {} done, nothing changes; more train.steps continue it\n",
-                 setup.plan.deck.output, counted(setup.plan.end_step, "step"), setup.plan.end_step == 1 ? "is" : "are");
+                 setup.plan.deck.output, counted(setup.plan.first_step, "step"),
+                 setup.plan.first_step == 1 ? "is" : "are");
     }
     return ExitCode::success;
   }
@@ -101,12 +158,12 @@ ExitCode train_with(RunSetup& setup, const Communicator& world, const Deck& deck
   code = choose_compute(world, node_of_rank, setup, surroundings.blame);
   if (code != ExitCode::success || is_stopped(world)) return code;
   fault_point(FaultPoint::start);
-  setup.enter("making the run folder", deck.resume ? bytes_in_folders(deck.output, "checkpoints") : 0);
+  setup.enter("making the run folder");
   if (setup.server == 0 && surroundings.begin_s) {
     setup.plan.deadline = run_deadline(setup.plan.deck, *surroundings.begin_s);
   }
   code = on_all_ranks(world, [&] {
-    if (setup.server == 0) setup.lock = make_run_folder(setup.plan);
+    if (setup.server == 0) setup.lock = make_run_folder(setup.plan, std::move(setup.lock));
     if (setup.server == 0) setup.plan.log_attempt = log_attempt(setup.plan.deck);
   });
   setup.plan.log_attempt = world.all_reduce_max(setup.plan.log_attempt);
@@ -115,6 +172,10 @@ ExitCode train_with(RunSetup& setup, const Communicator& world, const Deck& deck
     setup.watchdog->set_last_word([run = setup.plan.deck.output, rank = world.rank()](const std::string& line) {
       return static_cast<int>(tell_failure(run, rank, line, ""));
     });
+  }
+  if (continues) {
+    code = continue_run(world, setup, std::move(found));
+    if (code != ExitCode::success || !setup.checkpoint) return code;
   }
   try {
     if (setup.server == 0)

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/gradient/gradient_sum.hpp"
 #include "hat/server/checkpoint_slices.hpp"
 #include "server/part_values.hpp"
@@ -203,6 +205,7 @@ int64_t ShardReplay::apply(GradientLogReader& log, const GradientLogReader::Atte
         continue;
       }
       reached = update.step;
+      fault_point(FaultPoint::replay);
       impl_->apply(update, gradients.of(update).data());
       const Impl::PartState& part = impl_->part_of(update);
       const auto found = checksums.find({update.block, part.version});
@@ -288,6 +291,23 @@ LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::
     for (const auto& [block, count] : counts) stretch.block_updates[static_cast<size_t>(block)] = count;
   }
   return stretch;
+}
+
+std::vector<int64_t> clean_cuts(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
+                                int64_t from, int64_t to) {
+  std::set<int64_t> crossed;  // a later step's update stands before one of an earlier step
+  for (int server = 0; server < plan.roles.servers(); ++server) {
+    int64_t newest = from;
+    for (const LoggedUpdate& update : log.updates(attempt, server, from, std::numeric_limits<int64_t>::max())) {
+      for (int64_t step = update.step + 1; step <= std::min(newest, to - 1); ++step) crossed.insert(step);
+      newest = std::max(newest, update.step);
+    }
+  }
+  std::vector<int64_t> cuts;
+  for (int64_t step = from + 1; step < to; ++step) {
+    if (!crossed.contains(step)) cuts.push_back(step);
+  }
+  return cuts;
 }
 
 CheckpointState state_at_start(const LogAttempt& attempt, const RunPlan& plan) {

@@ -17,6 +17,7 @@ enum class FaultPoint {
   log,         ///< values stand in the log, and their row does not
   checkpoint,  ///< a server's file is about to be written
   complete,    ///< a checkpoint is about to be put together
+  replay,      ///< an update of the gradient log is about to be made again
   shutdown,    ///< a rank has done its part and waits for the others
 };
 
