@@ -7,6 +7,7 @@
 
 #include "commands/all_ranks.hpp"
 #include "commands/machine.hpp"
+#include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
 #include "hat/gradient/shard_size.hpp"
@@ -19,7 +20,7 @@ namespace {
 int64_t steps_of(const Deck& deck, DataOrder& order) {
   if (deck.train.steps > 0) return deck.train.steps;
   if (deck.train.tokens > 0) return order.steps_for_tokens(deck.train.tokens);
-  return order.steps_for_epochs(deck.train.epochs);
+  return order.steps_for_epochs(deck.train.epochs, [] { return stop_signal() == 0; });
 }
 
 int position_of(const std::vector<int>& ranks, int rank) {

@@ -115,6 +115,7 @@ class Survival {
     // Longer than those who are waited for may take, or nobody would ever be left out.
     watchdog_.enter("finding the other survivors", 3 * deck.timeout_s + start_patience_s(deck));
     try {
+      fault_point(FaultPoint::regroup);
       const std::set<int> ranks = agree_on_survivors(*world_, *watch_, lost.ranks(), deck.timeout_s);
       std::set<int> others;
       for (int rank = 0; rank < world_->size(); ++rank) {
@@ -123,6 +124,7 @@ class Survival {
       watch_->give_up(others);
       heed_trouble();  // one that dies now would leave the others inside MPI
       watchdog_.enter("making a communicator of the survivors", start_patience_s(deck));
+      fault_point(FaultPoint::regroup);
       world_ = new Communicator(world_->subset({ranks.begin(), ranks.end()}));  // never freed
       // Nor is the watch: what the ranks were doing still refers to it.
       look_after_ranks(std::make_unique<RankWatch>(*world_, *watch_.release(), ranks));

@@ -130,7 +130,7 @@ ExitCode train_with(RunSetup& setup, const Communicator& world, const Deck& deck
   setup.enter("checking deck and data on all ranks", bytes_of_files(deck.data.path));
   code = on_all_ranks(
       world, [&] { prepare_run(world, node_of_rank, deck, deck_text, setup); }, surroundings.blame);
-  if (code != ExitCode::success) return code;
+  if (code != ExitCode::success || is_stopped(world)) return code;
   RecoveryPlan found;
   if (deck.resume) {
     setup.enter("looking for where the run stands",

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "model_support.hpp"
 #include "hat/server/time_limit.hpp"
+#include "model_support.hpp"
 
 namespace hat {
 namespace {

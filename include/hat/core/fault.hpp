@@ -18,6 +18,7 @@ enum class FaultPoint {
   checkpoint,  ///< a server's file is about to be written
   complete,    ///< a checkpoint is about to be put together
   replay,      ///< an update of the gradient log is about to be made again
+  regroup,     ///< survivors look for each other, then make a communicator: passed twice
   shutdown,    ///< a rank has done its part and waits for the others
 };
 
