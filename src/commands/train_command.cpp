@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -87,6 +88,13 @@ class Survival {
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(code));
   }
+  /// The same behind a collective, messages of which this rank may still have to deliver: without them the others would
+  /// take it for lost.
+  [[noreturn]] static void leave_with_the_others(ExitCode code) {
+    constexpr unsigned kPause_us = 500'000;
+    ::usleep(kPause_us);
+    leave(code);
+  }
   bool has_lost_ranks() const { return has_lost_ranks_; }
 
  private:
@@ -168,7 +176,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
   if (code == ExitCode::success) {
     Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
     code = survival.run(deck, options.effective(), begin_s);
-    if (survival.has_lost_ranks()) Survival::leave(code);
+    if (survival.has_lost_ranks()) Survival::leave_with_the_others(code);
   }
   watchdog.enter("MPI_Finalize", start_patience_s(deck));
   return code;

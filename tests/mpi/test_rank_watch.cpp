@@ -27,6 +27,13 @@ constexpr double kPatience_s = 10;
   std::_Exit(0);  // MPI_Finalize would wait for the dead
 }
 
+/// A rank that has left a collective may have messages of it still to deliver, which die with it.
+void die(int signal) {
+  constexpr unsigned kPause_us = 500'000;
+  ::usleep(kPause_us);
+  ::kill(::getpid(), signal);
+}
+
 /// The members of `world` but those that a collective is waited for in vain for. `watch` becomes theirs.
 Communicator* without_the_lost(const Communicator& world, std::unique_ptr<RankWatch>& watch, std::set<int> expected) {
   std::set<int> lost;
@@ -37,7 +44,10 @@ Communicator* without_the_lost(const Communicator& world, std::unique_ptr<RankWa
   } catch (const RankLost& noticed) {
     lost = noticed.ranks();
   }
-  if (lost != expected) end("other ranks were noticed");
+  if (lost != expected) {
+    for (const int rank : lost) std::printf("rank %d of %d was noticed\n", rank, world.size());
+    end("other ranks were noticed");
+  }
   const std::set<int> members = agree_on_survivors(world, *watch, lost, kPatience_s);
   watch->give_up(lost);
   if (!watch->describe_gone().empty()) end("somebody else is said to be gone");
@@ -58,12 +68,12 @@ void go_through() {
   world->look_while_waiting([seen = watch.get()] { seen->throw_if_lost(); });
   if (world->all_reduce_max(rank) != 3) end("not four ranks");
 
-  if (rank == 2) ::kill(::getpid(), SIGKILL);
+  if (rank == 2) die(SIGKILL);
   const Communicator* three = without_the_lost(*world, watch, {2});
   if (three->rank() != (rank == 3 ? 2 : rank)) end("other ranks");
   if (three->all_reduce_max(rank) != 3) end("the survivors cannot reduce");
 
-  if (rank == 0) ::kill(::getpid(), SIGSTOP);  // who would lead the others
+  if (rank == 0) die(SIGSTOP);  // who would lead the others
   const Communicator* two = without_the_lost(*three, watch, {0});
   if (two->all_reduce_max(-rank) != -1 || two->broadcast(rank == 1 ? "yes" : "", 0) != "yes") end("not ranks 1 and 3");
   end(two->rank() == 0 ? "two of four went on" : nullptr);
