@@ -199,9 +199,10 @@ int64_t ShardReplay::apply(GradientLogReader& log, const GradientLogReader::Atte
     const auto checksums = published(log, attempt, server, from, to);
     // Unbounded: where later steps are left out, the versions are others than those of the run.
     bool is_as_in_run = true;
-    for (const LoggedUpdate& update : log.updates(attempt, server, from, std::numeric_limits<int64_t>::max())) {
+    const int64_t end = impl_->plan.unbounded() ? std::numeric_limits<int64_t>::max() : to;
+    for (const LoggedUpdate& update : log.updates(attempt, server, from, end)) {
       if (update.step >= to) {
-        is_as_in_run = is_as_in_run && !impl_->plan.unbounded();
+        is_as_in_run = false;
         continue;
       }
       reached = update.step;
