@@ -107,6 +107,8 @@ void GradientLog::enqueue(Entry entry) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
+    entry.added_s = now_s();
+    unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
     // The rest waits for company: somebody waits for updates only, and each writing costs a flush, if not an fsync.
     is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch;
     has_urgent_ = has_urgent_ || is_urgent;
@@ -156,7 +158,8 @@ void GradientLog::rethrow() const {
 bool GradientLog::may_publish(int64_t number) const {
   rethrow();
   if (config_.durability == LogDurability::commit) return durable_ >= number;
-  return queued_bytes_ <= queue_limit_bytes_;
+  // What the disk takes normally must not hold training up: hence twice.
+  return queued_bytes_ <= queue_limit_bytes_ && now_s() - unsynced_since_s_ <= 2 * config_.interval_s;
 }
 
 void GradientLog::close() {
@@ -184,7 +187,11 @@ void GradientLog::work() {
       has_begun = true;
       const bool sync = commits || is_over || now_s() - last_sync_s_ >= config_.interval_s;
       write(batch, sync);
-      if (sync) last_sync_s_ = now_s();
+      if (sync) {
+        last_sync_s_ = now_s();
+        const std::lock_guard lock(mutex_);
+        unsynced_since_s_ = queue_.empty() ? kNever : queue_.front().added_s;
+      }
       if (is_over) segments_.clear();
     } catch (...) {
       segments_.clear();

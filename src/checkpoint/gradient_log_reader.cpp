@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
@@ -108,11 +109,31 @@ void check_values(const std::string& file, const std::string& array, const std::
 
 }  // namespace
 
-GradientLogReader::GradientLogReader(const fs::path& run) {
+/// A file of one server that is open, with what every read of a gradient in it needs.
+struct GradientLogReader::OpenSegment {
+  fs::path path;
+  hdf5::File file;
+  std::vector<std::string> blocks = file.root().read_strings("blocks");
+  std::map<int64_t, hdf5::Array> values = {};  // by block: /sums or /push_values
+  std::optional<std::vector<int64_t>> units = {};
+
+  const hdf5::Array& values_of(int64_t block, std::string (*name)(const std::string& block)) {
+    const auto found = values.find(block);
+    if (found != values.end()) return found->second;
+    hdf5::Array array = file.root().open_array(name(blocks.at(static_cast<size_t>(block))));
+    return values.emplace(block, std::move(array)).first->second;
+  }
+};
+
+GradientLogReader::GradientLogReader(const fs::path& run, int64_t from) {
   for (const auto& [number, folder] : attempt_folders(run)) {
     Attempt attempt{.header = {}, .segments = {}};
     bool has_header = false;
-    for (LoggedSegment& segment : segment_files(folder)) {
+    std::vector<LoggedSegment> segments = segment_files(folder);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      LoggedSegment& segment = segments[i];
+      const bool has_next = i + 1 < segments.size() && segments[i + 1].server == segment.server;
+      if (has_next && segments[i + 1].first_step <= from) continue;
       try {
         const LogAttempt header = header_of(hdf5::File::open_appended(segment.file));
         if (!has_header) attempt.header = header;
@@ -125,6 +146,10 @@ GradientLogReader::GradientLogReader(const fs::path& run) {
     if (has_header) attempts_.push_back(std::move(attempt));
   }
 }
+
+GradientLogReader::~GradientLogReader() = default;
+GradientLogReader::GradientLogReader(GradientLogReader&&) noexcept = default;
+GradientLogReader& GradientLogReader::operator=(GradientLogReader&&) noexcept = default;
 
 const GradientLogReader::Attempt* GradientLogReader::attempt_of(int64_t step) const {
   for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
@@ -141,12 +166,44 @@ int64_t GradientLogReader::end_of(const Attempt& attempt) const {
   return end;
 }
 
-hdf5::File& GradientLogReader::open(const LoggedSegment& segment) {
-  if (!open_ || open_path_ != segment.file) {
-    open_ = std::make_shared<hdf5::File>(hdf5::File::open_appended(segment.file));
-    open_path_ = segment.file;
+GradientLogReader::OpenSegment& GradientLogReader::open(const LoggedSegment& segment) {
+  std::unique_ptr<OpenSegment>& opened = open_[segment.server];
+  if (!opened || opened->path != segment.file) {
+    opened.reset();
+    opened = std::make_unique<OpenSegment>(
+        OpenSegment{.path = segment.file, .file = hdf5::File::open_appended(segment.file)});
   }
-  return *open_;
+  return *opened;
+}
+
+template <class Row>
+const GradientLogReader::Rows<Row>& GradientLogReader::rows_in(const LoggedSegment& segment, const char* name) {
+  constexpr int64_t kMostKeptBytes = int64_t{256} << 20;
+  auto& files = std::get<RowsOfFiles<Row>>(rows_);
+  if (const auto found = files.find(segment.file); found != files.end()) return found->second;
+  if (kept_bytes_ > kMostKeptBytes) {
+    rows_ = {};
+    kept_bytes_ = 0;
+  }
+  Rows<Row> rows;
+  try {
+    const hdf5::Table table = open(segment).file.root().open_table(name, columns_of(static_cast<Row*>(nullptr)));
+    rows.sound.resize(static_cast<size_t>(table.rows()));
+    table.read(0, table.rows(), rows.sound.data());
+    const auto damaged =
+        std::ranges::find_if(rows.sound, [](const Row& row) { return row.row_checksum != checksum_of(row); });
+    if (damaged != rows.sound.end()) {
+      problems_.push_back(
+          fmt::format("{}: /{}: row {} is damaged", segment.file.string(), name, damaged - rows.sound.begin()));
+      rows.sound.erase(damaged, rows.sound.end());
+      rows.are_all = false;
+    }
+  } catch (const InputError& error) {
+    problems_.emplace_back(error.what());
+    rows = {.sound = {}, .are_all = false};
+  }
+  kept_bytes_ += static_cast<int64_t>(rows.sound.size() * sizeof(Row));
+  return files.emplace(segment.file, std::move(rows)).first->second;
 }
 
 template <class Row>
@@ -158,22 +215,10 @@ std::vector<Row> GradientLogReader::rows(const Attempt& attempt, int64_t server,
     if (segment.server != server || segment.first_step >= end) continue;
     const bool is_last = i + 1 == attempt.segments.size() || attempt.segments[i + 1].server != server;
     if (!is_last && attempt.segments[i + 1].first_step <= first) continue;
-    try {
-      const hdf5::Table table = open(segment).root().open_table(name, columns_of(static_cast<Row*>(nullptr)));
-      std::vector<Row> read(static_cast<size_t>(table.rows()));
-      table.read(0, table.rows(), read.data());
-      for (const Row& row : read) {
-        if (row.row_checksum != checksum_of(row)) {
-          problems_.push_back(
-              fmt::format("{}: /{}: row {} is damaged", segment.file.string(), name, &row - read.data()));
-          return result;
-        }
-        if (row.step >= first && row.step < end) result.push_back(row);
-      }
-    } catch (const InputError& error) {
-      problems_.emplace_back(error.what());
-      return result;
-    }
+    const Rows<Row>& read = rows_in<Row>(segment, name);
+    std::ranges::copy_if(read.sound, std::back_inserter(result),
+                         [=](const Row& row) { return row.step >= first && row.step < end; });
+    if (!read.are_all) break;
   }
   return result;
 }
@@ -192,10 +237,18 @@ std::vector<GradientLogReader::Push> GradientLogReader::pushes(const Attempt& at
                                                                int64_t end) {
   std::vector<Push> result;
   for (const LoggedPush& row : rows<LoggedPush>(attempt, server, first, end, kPushTable)) {
-    const hdf5::Array array = open(segment_of(attempt, server, row.step)).root().open_array(kUnitArray);
-    Push push{.row = row, .units = std::vector<int64_t>(static_cast<size_t>(row.units))};
-    array.read(row.first_unit, row.units, push.units.data());
-    result.push_back(std::move(push));
+    OpenSegment& segment = open(segment_of(attempt, server, row.step));
+    if (!segment.units) {
+      const hdf5::Array array = segment.file.root().open_array(kUnitArray);
+      std::vector<int64_t> units(static_cast<size_t>(array.rows()));
+      array.read(0, array.rows(), units.data());
+      segment.units = std::move(units);
+    }
+    if (row.first_unit < 0 || row.units < 0 || row.first_unit + row.units > std::ssize(*segment.units)) {
+      throw InputError(segment.path.string(), kUnitArray, fmt::format("lacks units of a push of step {}", row.step));
+    }
+    const auto units = segment.units->begin() + row.first_unit;
+    result.push_back({.row = row, .units = {units, units + row.units}});
   }
   return result;
 }
@@ -258,9 +311,7 @@ const LoggedSegment& GradientLogReader::segment_of(const Attempt& attempt, int64
 
 void GradientLogReader::read(const Attempt& attempt, int64_t server, const LoggedUpdate& update,
                              std::vector<float>& gradient) {
-  const hdf5::Group root = open(segment_of(attempt, server, update.step)).root();
-  const std::vector<std::string> blocks = root.read_strings("blocks");
-  const hdf5::Array sums = root.open_array(sums_name(blocks.at(static_cast<size_t>(update.block))));
+  const hdf5::Array& sums = open(segment_of(attempt, server, update.step)).values_of(update.block, sums_name);
   if (update.sums_row < 0 || sums.columns() != update.count) {
     throw InputError(sums.file(), sums.name(), fmt::format("does not hold the gradient of step {}", update.step));
   }
@@ -271,9 +322,7 @@ void GradientLogReader::read(const Attempt& attempt, int64_t server, const Logge
 
 void GradientLogReader::read(const Attempt& attempt, int64_t server, const LoggedPush& push,
                              std::vector<float>& values) {
-  const hdf5::Group root = open(segment_of(attempt, server, push.step)).root();
-  const std::vector<std::string> blocks = root.read_strings("blocks");
-  const hdf5::Array array = root.open_array(push_values_name(blocks.at(static_cast<size_t>(push.block))));
+  const hdf5::Array& array = open(segment_of(attempt, server, push.step)).values_of(push.block, push_values_name);
   values.resize(static_cast<size_t>(push.count));
   array.read(push.first_value, push.count, values.data());
   check_values(array.file(),

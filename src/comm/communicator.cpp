@@ -82,6 +82,7 @@ struct Communicator::Impl {
     int64_t left = 0;
   };
   std::vector<Sends> transfers;  // with one: to each rank
+  std::function<void()> look;    // while a collective waits; empty: nobody does
 
   explicit Impl(MPI_Comm handle) : comm(handle) {
     if (comm == MPI_COMM_NULL) return;
@@ -95,6 +96,30 @@ struct Communicator::Impl {
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  /// Runs a collective to its end. `start(buffers, comm, request)` begins it on memory of `buffers`, which is left to
+  /// MPI for ever when `look` throws.
+  template <class Buffers, class Start>
+  Buffers collective(Buffers begin, const char* call, Start start) const {
+    auto buffers = std::make_unique<Buffers>(std::move(begin));
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(start(*buffers, comm, &request), call);
+    if (!look) {
+      check_mpi(MPI_Wait(&request, MPI_STATUS_IGNORE), call);
+      return std::move(*buffers);
+    }
+    for (Backoff backoff;; backoff.pause()) {
+      int done = 0;
+      check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call);
+      if (done != 0) return std::move(*buffers);
+      try {
+        look();
+      } catch (...) {
+        (void)buffers.release();
+        throw;
+      }
+    }
+  }
 };
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -142,7 +167,12 @@ std::vector<int> Communicator::node_of_rank() const {
   return nodes;
 }
 
-void Communicator::barrier() const { check_mpi(MPI_Barrier(impl_->comm), "MPI_Barrier"); }
+void Communicator::look_while_waiting(std::function<void()> look) const { impl_->look = std::move(look); }
+
+void Communicator::barrier() const {
+  impl_->collective(0, "MPI_Ibarrier",
+                    [](int&, MPI_Comm comm, MPI_Request* request) { return MPI_Ibarrier(comm, request); });
+}
 
 void Communicator::wait_barrier(double timeout_s, const std::string& what, const std::function<bool()>& hears) const {
   Request request;
@@ -158,39 +188,73 @@ void Communicator::wait_barrier(double timeout_s, const std::string& what, const
   }
 }
 
+namespace {
+template <class T>
+struct Reduced {
+  T own;
+  T result;
+};
+}  // namespace
+
 int64_t Communicator::all_reduce_max(int64_t value) const {
-  int64_t result = 0;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, impl_->comm), "MPI_Allreduce");
-  return result;
+  return impl_
+      ->collective(Reduced<int64_t>{value, 0}, "MPI_Iallreduce",
+                   [](Reduced<int64_t>& reduced, MPI_Comm comm, MPI_Request* request) {
+                     return MPI_Iallreduce(&reduced.own, &reduced.result, 1, MPI_INT64_T, MPI_MAX, comm, request);
+                   })
+      .result;
 }
 
 double Communicator::all_reduce_sum(double value) const {
-  double result = 0;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, impl_->comm), "MPI_Allreduce");
-  return result;
+  return impl_
+      ->collective(Reduced<double>{value, 0}, "MPI_Iallreduce",
+                   [](Reduced<double>& reduced, MPI_Comm comm, MPI_Request* request) {
+                     return MPI_Iallreduce(&reduced.own, &reduced.result, 1, MPI_DOUBLE, MPI_SUM, comm, request);
+                   })
+      .result;
 }
 
 std::string Communicator::broadcast(const std::string& text, int root) const {
-  int64_t size = static_cast<int64_t>(text.size());
-  check_mpi(MPI_Bcast(&size, 1, MPI_INT64_T, root, impl_->comm), "MPI_Bcast");
+  const auto size = impl_->collective(static_cast<int64_t>(text.size()), "MPI_Ibcast",
+                                      [root](int64_t& bytes, MPI_Comm comm, MPI_Request* request) {
+                                        return MPI_Ibcast(&bytes, 1, MPI_INT64_T, root, comm, request);
+                                      });
   std::string result = text;
   result.resize(static_cast<size_t>(size));
-  check_mpi(MPI_Bcast(result.data(), static_cast<int>(size), MPI_CHAR, root, impl_->comm), "MPI_Bcast");
-  return result;
+  return impl_->collective(
+      std::move(result), "MPI_Ibcast", [root](std::string& bytes, MPI_Comm comm, MPI_Request* request) {
+        return MPI_Ibcast(bytes.data(), static_cast<int>(bytes.size()), MPI_CHAR, root, comm, request);
+      });
 }
 
 std::vector<std::string> Communicator::all_gather(const std::string& text) const {
-  const int own = static_cast<int>(text.size());
-  std::vector<int> sizes(static_cast<size_t>(impl_->size));
-  check_mpi(MPI_Allgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, impl_->comm), "MPI_Allgather");
-  std::vector<int> starts(sizes.size() + 1, 0);
-  for (size_t i = 0; i < sizes.size(); ++i) starts[i + 1] = starts[i] + sizes[i];
-  std::string all(static_cast<size_t>(starts.back()), '\0');
-  check_mpi(MPI_Allgatherv(text.data(), own, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, impl_->comm),
-            "MPI_Allgatherv");
+  struct Gathered {
+    std::string own;
+    int own_size = 0;
+    std::vector<int> sizes;
+    std::vector<int> starts;
+    std::string all;
+  };
+  Gathered begin{.own = text,
+                 .own_size = static_cast<int>(text.size()),
+                 .sizes = std::vector<int>(static_cast<size_t>(impl_->size)),
+                 .starts = {0},
+                 .all = {}};
+  Gathered gathered =
+      impl_->collective(std::move(begin), "MPI_Iallgather", [](Gathered& sizes, MPI_Comm comm, MPI_Request* request) {
+        return MPI_Iallgather(&sizes.own_size, 1, MPI_INT, sizes.sizes.data(), 1, MPI_INT, comm, request);
+      });
+  for (const int size : gathered.sizes) gathered.starts.push_back(gathered.starts.back() + size);
+  gathered.all.resize(static_cast<size_t>(gathered.starts.back()));
+  gathered = impl_->collective(
+      std::move(gathered), "MPI_Iallgatherv", [](Gathered& texts, MPI_Comm comm, MPI_Request* request) {
+        return MPI_Iallgatherv(texts.own.data(), texts.own_size, MPI_CHAR, texts.all.data(), texts.sizes.data(),
+                               texts.starts.data(), MPI_CHAR, comm, request);
+      });
   std::vector<std::string> result;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    result.push_back(all.substr(static_cast<size_t>(starts[i]), static_cast<size_t>(sizes[i])));
+  for (size_t i = 0; i < gathered.sizes.size(); ++i) {
+    result.push_back(
+        gathered.all.substr(static_cast<size_t>(gathered.starts[i]), static_cast<size_t>(gathered.sizes[i])));
   }
   return result;
 }

@@ -67,8 +67,19 @@ void append(MessageWriter& writer, const std::set<int>& ranks) {
   writer(std::vector<int64_t>(ranks.begin(), ranks.end()));
 }
 
-/// Messages of `regroup`, apart from those of a run.
-enum RegroupTag : int { kHere = 11, kMembers = 12, kAsk = 13 };
+/// What a rank tells the others of itself.
+struct ProcessPlace {
+  std::string host;
+  int64_t pid = 0;
+  uint64_t started = 0;
+  template <class F>
+  void fields(F& f) {
+    f(host), f(pid), f(started);
+  }
+};
+
+/// Messages of `agree_on_survivors`, apart from those of a run.
+enum AgreementTag : int { kHere = 11, kMembers = 12, kAsk = 13 };
 
 void send(const Communicator& world, const std::set<int>& ranks, int to, int tag) {
   MessageWriter writer;
@@ -95,22 +106,24 @@ bool launcher_spares_survivors() {
 
 RankWatch::RankWatch(const Communicator& world, double frozen_after_s)
     : world_(&world), own_rank_(world.rank()), frozen_after_s_(frozen_after_s) {
-  const std::string host = host_name();
-  const std::optional<ProcessState> own = state_of(::getpid());
-  for (const std::string& text :
-       world.all_gather(host + " " + std::to_string(::getpid()) + " " + std::to_string(own ? own->started : 0))) {
-    std::istringstream words(text);
-    std::string other_host;
-    Process process;
-    words >> other_host >> process.pid >> process.started;
+  const std::optional<ProcessState> state = state_of(::getpid());
+  const ProcessPlace own{.host = host_name(), .pid = ::getpid(), .started = state ? state->started : 0};
+  for (const std::string& text : world.all_gather(packed(own))) {
+    const auto other = unpacked<ProcessPlace>(text);
+    Process process{.pid = static_cast<int>(other.pid), .started = other.started};
     // The same name may be that of another container, whose processes have other numbers here.
-    const std::optional<ProcessState> state = other_host == host ? state_of(process.pid) : std::nullopt;
-    process.is_here = state && process.started != 0 && state->started == process.started;
+    const std::optional<ProcessState> seen = other.host == own.host ? state_of(process.pid) : std::nullopt;
+    process.is_here = seen && process.started != 0 && seen->started == process.started;
     processes_.push_back(process);
   }
 }
 
-std::set<int> RankWatch::lost() {
+RankWatch::RankWatch(const Communicator& survivors, const RankWatch& before, const std::set<int>& ranks)
+    : world_(&survivors), own_rank_(survivors.rank()), frozen_after_s_(before.frozen_after_s_) {
+  for (const int rank : ranks) processes_.push_back(before.processes_[static_cast<size_t>(rank)]);
+}
+
+std::set<int> RankWatch::find_lost() {
   std::set<int> ranks;
   const double now = now_s();
   // A look after a long time may be one after having been stopped oneself: others may just have been let go on, too.
@@ -132,16 +145,16 @@ std::set<int> RankWatch::lost() {
   return ranks;
 }
 
-void RankWatch::spread(const std::set<int>& lost) const {
+void RankWatch::tell_others(const std::set<int>& lost) const {
   for (int rank = 0; rank < world_->size(); ++rank) {
     if (rank != own_rank_ && !lost.contains(rank)) send(*world_, lost, rank, kAsk);
   }
 }
 
-void RankWatch::check() {
+void RankWatch::throw_if_lost() {
   if (now_s() - looked_s_ < kLookEvery_s) return;
-  std::set<int> ranks = lost();
-  for (const RegroupTag tag : {kAsk, kHere}) {
+  std::set<int> ranks = find_lost();
+  for (const AgreementTag tag : {kAsk, kHere}) {
     while (const std::optional<Incoming> incoming = world_->try_receive(tag)) {
       if (tag == kHere) here_.insert(incoming->source);
       ranks.merge(open(*incoming));
@@ -150,23 +163,30 @@ void RankWatch::check() {
   if (!ranks.empty()) throw RankLost(ranks, text_of(ranks) + " ended or stopped");
 }
 
-std::string RankWatch::gone() const {
+void RankWatch::give_up(const std::set<int>& ranks) {
+  const std::lock_guard lock(mutex_);
+  given_up_.insert(ranks.begin(), ranks.end());
+}
+
+std::string RankWatch::describe_gone() const {
+  const std::lock_guard lock(mutex_);
   std::set<int> ranks;
-  for (size_t rank = 0; rank < processes_.size(); ++rank) {
-    const Process& process = processes_[rank];
-    if (process.is_here && is_gone(state_of(process.pid), process.started)) ranks.insert(static_cast<int>(rank));
+  for (int rank = 0; rank < std::ssize(processes_); ++rank) {
+    const Process& process = processes_[static_cast<size_t>(rank)];
+    if (!process.is_here || given_up_.contains(rank)) continue;
+    if (is_gone(state_of(process.pid), process.started)) ranks.insert(rank);
   }
   return ranks.empty() ? "" : text_of(ranks) + " ended";
 }
 
-void RankWatch::end_stopped() const {
+void RankWatch::kill_stopped() const {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     const std::optional<ProcessState> state = processes_[rank].is_here ? state_of(processes_[rank].pid) : std::nullopt;
-    if (state && is_stopped(*state)) end(static_cast<int>(rank));
+    if (state && is_stopped(*state)) kill(static_cast<int>(rank));
   }
 }
 
-void RankWatch::end(int rank) const {
+void RankWatch::kill(int rank) const {
   const Process& process = processes_[static_cast<size_t>(rank)];
   const std::optional<ProcessState> state = process.is_here ? state_of(process.pid) : std::nullopt;
   if (state && state->started == process.started) ::kill(process.pid, SIGKILL);
@@ -187,7 +207,7 @@ std::set<int> gather(const Communicator& world, RankWatch& watch, std::set<int>&
       here.insert(incoming->source);
       lost.merge(open(*incoming));
     }
-    lost.merge(watch.lost());
+    lost.merge(watch.find_lost());
     const bool is_late = now_s() - begin_s > patience_s;
     bool all = true;
     for (int rank = 0; rank < world.size(); ++rank) {
@@ -212,12 +232,12 @@ int leader_of(const Communicator& world, const std::set<int>& lost) {
 
 }  // namespace
 
-Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s) {
+std::set<int> agree_on_survivors(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s) {
   std::set<int> members;
   int told = -1;  // the leader that knows that this rank is here
   const double begin_s = now_s();
   for (Backoff backoff; members.empty(); backoff.pause()) {
-    lost.merge(watch.lost());
+    lost.merge(watch.find_lost());
     const int leader = leader_of(world, lost);
     if (leader == world.rank()) {
       members = gather(world, watch, lost, watch.here_, patience_s);
@@ -236,9 +256,9 @@ Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> 
     }
   }
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (!members.contains(rank)) watch.end(rank);
+    if (!members.contains(rank)) watch.kill(rank);
   }
-  return world.subset({members.begin(), members.end()});
+  return members;
 }
 
 }  // namespace hat

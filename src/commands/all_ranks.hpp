@@ -7,6 +7,7 @@
 #include <string>
 
 #include "hat/comm/communicator.hpp"
+#include "hat/comm/rank_watch.hpp"
 #include "hat/core/error.hpp"
 
 namespace hat {
@@ -19,6 +20,8 @@ ExitCode on_all_ranks(const Communicator& world, Job job, const KeyBlame& blame 
   auto code = ExitCode::success;
   try {
     job();
+  } catch (const RankLost&) {
+    throw;  // the others come to know of it, too
   } catch (const KeyError& bad) {
     error = blame ? blame(bad).what() : bad.what();
     code = ExitCode::bad_input;

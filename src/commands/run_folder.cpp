@@ -12,7 +12,6 @@
 #include <optional>
 #include <sstream>
 
-#include "hat/checkpoint/checkpoint_survey.hpp"
 #include "hat/comm/mpi_environment.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
@@ -104,11 +103,10 @@ std::optional<std::string> stored_value(const std::string& deck, const std::stri
   return std::nullopt;
 }
 
-void require_same(const CheckpointReader& checkpoint, const std::string& key, const std::string& now,
-                  const std::string& then) {
+void require_same(const fs::path& source, const std::string& key, const std::string& now, const std::string& then) {
   if (now == then) return;
   throw InputError(
-      checkpoint.folder().string(), key,
+      source.string(), key,
       fmt::format("was {} when this run began and is {} now; a run continues with the same {}", then, now, key));
 }
 
@@ -154,7 +152,7 @@ void check_run_folder(const Deck& deck) {
   try_to_write_in(existing, run);
 }
 
-std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
+std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan, std::unique_ptr<RunFolderLock> held) {
   const fs::path run = plan.deck.output;
   const auto make = [&](const fs::path& folder) {
     std::error_code error;
@@ -162,7 +160,7 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan) {
     if (error) throw InputError(run.string(), "output", fmt::format("cannot be created: {}", error.message()));
   };
   make(run);
-  auto lock = std::make_unique<RunFolderLock>(run);
+  auto lock = held ? std::move(held) : std::make_unique<RunFolderLock>(run);
   check_holds_no_run(plan.deck);   // of another process that began at the same time
   fs::remove(failure_claim(run));  // of an earlier start, whose failure could not be noted
   make(run / "checkpoints");
@@ -205,10 +203,14 @@ void note_failure(const fs::path& run, const std::string& reason) noexcept {
   }
 }
 
+void note_stop(const fs::path& run, int64_t step, const std::string& reason) {
+  write_status(run, {{"status", "stopped"}, {"reason", reason}, {"step", step}});
+}
+
 bool has_failed(const fs::path& run) noexcept { return has_status(run, "failed"); }
 
 bool is_over(const RunPlan& plan) {
-  return plan.deck.resume && plan.first_step == plan.end_step && has_status(plan.deck.output, "finished");
+  return plan.deck.resume && plan.first_step >= plan.end_step && has_status(plan.deck.output, "finished");
 }
 
 bool has_logged_steps(const fs::path& run) {
@@ -234,23 +236,22 @@ fs::path checkpoint_to_continue(const fs::path& run) {
   return *newest;
 }
 
-void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan, const Dataset& dataset) {
-  const CheckpointState& state = checkpoint.state();
-  const std::string folder = checkpoint.folder().string();
+void check_continuation(const CheckpointState& state, const fs::path& source, const RunPlan& plan,
+                        const Dataset& dataset) {
   const ModelConfig& then = state.model;
   const ModelConfig& now = plan.deck.model;
   if (then.family != now.family || then.width != now.width || then.layers != now.layers || then.heads != now.heads ||
       kv_heads(then) != kv_heads(now) || mlp_width(then) != mlp_width(now) || then.vocabulary != now.vocabulary ||
       then.tied != now.tied) {
-    throw InputError(folder, "model", "is of another shape than the deck's model");
+    throw InputError(source.string(), "model", "is of another shape than the deck's model");
   }
   if (state.dataset_identity != dataset.identity()) {
-    throw InputError(folder, "data.path",
+    throw InputError(source.string(), "data.path",
                      fmt::format("{} is not the dataset that this run began with ({})", dataset.path().string(),
                                  state.dataset_path));
   }
-  require_same(checkpoint, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
-  require_same(checkpoint, "batch_tokens", stored_value(plan.deck_text, "batch_tokens").value_or("unknown"),
+  require_same(source, "seed", std::to_string(plan.deck.seed), std::to_string(state.seed));
+  require_same(source, "batch_tokens", stored_value(plan.deck_text, "batch_tokens").value_or("unknown"),
                stored_value(state.deck, "batch_tokens").value_or("unknown"));
   std::vector<std::string> cutting{"batch_sequences", "split"};
   if (plan.deck.cutting.split == SplitRule::independent) {
@@ -259,38 +260,26 @@ void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan,
   }
   for (const std::string& key : cutting) {
     const std::string now = stored_value(plan.deck_text, key).value_or("unknown");
-    require_same(checkpoint, key, now, stored_value(state.deck, key).value_or(now));  // older runs did not have it
+    require_same(source, key, now, stored_value(state.deck, key).value_or(now));  // older runs did not have it
   }
-  require_same(checkpoint, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
+  require_same(source, "optimizer", stored_value(plan.deck_text, "optimizer").value_or("unknown"),
                stored_value(state.deck, "optimizer").value_or("unknown"));
   // The rule staleness keeps a state that the other has not. Runs from before there were two rules had the fixed one.
   const std::string rule = stored_value(plan.deck_text, "optimizer.momentum_rule").value_or("unknown");
   const bool fixed = plan.deck.optimizer.momentum_rule == MomentumRule::fixed;
-  require_same(checkpoint, "optimizer.momentum_rule", rule,
+  require_same(source, "optimizer.momentum_rule", rule,
                stored_value(state.deck, "optimizer.momentum_rule").value_or(fixed ? rule : "fixed"));
-  require_same(checkpoint, "model.max_length", std::to_string(plan.deck.model.max_length),
+  require_same(source, "model.max_length", std::to_string(plan.deck.model.max_length),
                std::to_string(state.model.max_length));
-  require_same(checkpoint, "model.norm_epsilon", fmt::to_string(now.norm_epsilon), fmt::to_string(then.norm_epsilon));
-  require_same(checkpoint, "model.rope_base", fmt::to_string(now.rope_base), fmt::to_string(then.rope_base));
+  require_same(source, "model.norm_epsilon", fmt::to_string(now.norm_epsilon), fmt::to_string(then.norm_epsilon));
+  require_same(source, "model.rope_base", fmt::to_string(now.rope_base), fmt::to_string(then.rope_base));
   const bool one_per_step = std::all_of(state.block_versions.begin(), state.block_versions.end(),
                                         [&](int64_t version) { return version == state.step; });
   if (!plan.unbounded() && !one_per_step) {
-    throw InputError(folder, "staleness",
+    throw InputError(source.string(), "staleness",
                      "was unbounded when this run began: its blocks have had one update per push, not per step; "
                      "continue it unbounded");
   }
-  if (state.step > plan.end_step) {
-    throw InputError(folder, "train.steps",
-                     fmt::format("the checkpoint is of step {}, beyond the {} of the deck", state.step,
-                                 counted(plan.end_step, "step")));
-  }
-}
-
-void check_undamaged(const CheckpointReader& checkpoint) {
-  const CheckpointSurvey survey = survey_checkpoint(checkpoint.folder());
-  // A problem is a whole line that begins with the file.
-  if (survey.problems.empty()) return;
-  throw InputError(checkpoint.folder().string(), "resume", survey.problems.front() + way_around(checkpoint.folder()));
 }
 
 }  // namespace hat

@@ -35,9 +35,10 @@ bool is_held(const std::filesystem::path& run) noexcept;
 /// is nobody's.
 void check_not_held(const std::filesystem::path& run);
 
-/// Creates the folder, takes its lock and writes deck.toml, the effective deck, and status.json ("running"). Of a run
-/// that is continued, checkpoints that are not complete are set aside, with a line on standard error.
-std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan);
+/// Creates the folder, takes its lock (unless that is `held` already) and writes deck.toml, the effective deck, and
+/// status.json ("running"). Of a run that is continued, checkpoints that are not complete are set aside, with a line on
+/// standard error.
+std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan, std::unique_ptr<RunFolderLock> held);
 
 /// For a rank that cannot go on: whether it is the one to tell why. The first one is: it has seen the cause, the others
 /// mostly its consequences. The others get their answer once the reason is noted, or after some seconds: then they tell
@@ -47,10 +48,13 @@ bool may_tell_failure(const std::filesystem::path& run, int rank) noexcept;
 /// status.json says that the run failed, and why, as far as it still can be written. For the rank that may tell.
 void note_failure(const std::filesystem::path& run, const std::string& reason) noexcept;
 
+/// status.json says that the run was stopped with a checkpoint of step `step`, and why.
+void note_stop(const std::filesystem::path& run, int64_t step, const std::string& reason);
+
 /// Whether a rank has noted that the run failed.
 bool has_failed(const std::filesystem::path& run) noexcept;
 
-/// Whether the run that is to be continued has finished with the very steps that it is asked for.
+/// Whether the run that is to be continued has finished, with all steps that it is asked for or more.
 bool is_over(const RunPlan& plan);
 
 /// metrics.jsonl has a committed step.
@@ -62,11 +66,9 @@ bool has_not_begun(const std::filesystem::path& run);
 /// The newest complete checkpoint of the run. Throws InputError when there is none.
 std::filesystem::path checkpoint_to_continue(const std::filesystem::path& run);
 
-/// Throws InputError unless this deck and dataset continue what the checkpoint stopped in the middle of: the same
-/// model, the same data in the same order.
-void check_continuation(const CheckpointReader& checkpoint, const RunPlan& plan, const Dataset& dataset);
-
-/// Reads all of the checkpoint; throws InputError when anything is damaged, before the run folder is touched.
-void check_undamaged(const CheckpointReader& checkpoint);
+/// Throws InputError unless this deck and dataset continue what was stopped in the middle of: the same model, the same
+/// data in the same order. `state`: where the run stands; `source`: the checkpoint or log that says so.
+void check_continuation(const CheckpointState& state, const std::filesystem::path& source, const RunPlan& plan,
+                        const Dataset& dataset);
 
 }  // namespace hat

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "commands/all_ranks.hpp"
@@ -56,27 +58,23 @@ class Survival {
       : world_(&world), watchdog_(watchdog), blame_(std::move(blame)) {}
 
   ExitCode run(Deck deck, const std::string& deck_text, double begin_s) {
+    const TroubleEnds trouble_ends{watchdog_};  // whoever is refused may end before others
+    if (launcher_spares_survivors() && world_->size() > 1) {
+      watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
+      look_after_ranks(std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s)));
+    }
     while (true) {
-      std::unique_ptr<RankWatch> watch;
-      const TroubleEnds trouble_ends{watchdog_};  // whoever is refused may end before others
-      if (launcher_spares_survivors() && world_->size() > 1) {
-        watchdog_.enter("getting to know the other ranks", start_patience_s(deck));
-        watch = std::make_unique<RankWatch>(*world_, std::min(kFrozenAfter_s, deck.timeout_s));
-        watchdog_.set_trouble([seen = watch.get()] { return seen->gone(); },
-                              [seen = watch.get()] { seen->end_stopped(); });
-      }
       try {
         const ExitCode code =
             run_training(*world_, deck, deck_text,
-                         {.watchdog = &watchdog_, .watch = watch.get(), .begin_s = begin_s, .blame = blame_});
+                         {.watchdog = &watchdog_, .watch = watch_.get(), .begin_s = begin_s, .blame = blame_});
         if (code != ExitCode::success && has_lost_ranks_) {
           note_failure(deck.output, "the survivors of a lost rank cannot go on; why, stands in the output");
         }
         return code;
       } catch (const RankLost& lost) {
-        regroup_after(lost, *watch, deck);
-        (void)watch.release();  // what the ranks were doing still refers to it
-        deck.resume = true;
+        regroup_after(lost, deck);
+        deck.resume = deck.resume || fs::exists(fs::path(deck.output) / "deck.toml");  // or it had not begun
         deck.servers = std::min<int64_t>(deck.servers, std::max(1, world_->size() - 1));
         if (world_->size() - deck.servers < 2 && deck.gang.policy == SplitPolicy::always) {
           deck.gang.policy = SplitPolicy::never;  // one worker is all of them
@@ -90,6 +88,13 @@ class Survival {
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(code));
   }
+  /// The same behind a collective, messages of which this rank may still have to deliver: without them the others would
+  /// take it for lost.
+  [[noreturn]] static void leave_with_the_others(ExitCode code) {
+    constexpr unsigned kPause_us = 500'000;
+    ::usleep(kPause_us);
+    leave(code);
+  }
   bool has_lost_ranks() const { return has_lost_ranks_; }
 
  private:
@@ -100,7 +105,17 @@ class Survival {
     ~TroubleEnds() { watchdog.set_trouble({}); }
   };
 
-  void regroup_after(const RankLost& lost, RankWatch& watch, const Deck& deck) {
+  void look_after_ranks(std::unique_ptr<RankWatch> watch) {
+    watch_ = std::move(watch);
+    world_->look_while_waiting([seen = watch_.get()] { seen->throw_if_lost(); });
+    heed_trouble();
+  }
+  void heed_trouble() {
+    watchdog_.set_trouble([seen = watch_.get()] { return seen->describe_gone(); },
+                          [seen = watch_.get()] { seen->kill_stopped(); });
+  }
+
+  void regroup_after(const RankLost& lost, const Deck& deck) {
     has_lost_ranks_ = true;
     watchdog_.set_trouble({});
     const double begin_s = now_s();
@@ -108,7 +123,19 @@ class Survival {
     // Longer than those who are waited for may take, or nobody would ever be left out.
     watchdog_.enter("finding the other survivors", 3 * deck.timeout_s + start_patience_s(deck));
     try {
-      world_ = new Communicator(regroup(*world_, watch, lost.ranks(), deck.timeout_s));  // never freed
+      fault_point(FaultPoint::regroup);
+      const std::set<int> ranks = agree_on_survivors(*world_, *watch_, lost.ranks(), deck.timeout_s);
+      std::set<int> others;
+      for (int rank = 0; rank < world_->size(); ++rank) {
+        if (!ranks.contains(rank)) others.insert(rank);
+      }
+      watch_->give_up(others);
+      heed_trouble();  // one that dies now would leave the others inside MPI
+      watchdog_.enter("making a communicator of the survivors", start_patience_s(deck));
+      fault_point(FaultPoint::regroup);
+      world_ = new Communicator(world_->subset({ranks.begin(), ranks.end()}));  // never freed
+      // Nor is the watch: what the ranks were doing still refers to it.
+      look_after_ranks(std::make_unique<RankWatch>(*world_, *watch_.release(), ranks));
     } catch (const Error& error) {
       fmt::print(stderr, "hat: {}; {}\n", lost.what(), error.what());
       leave(ExitCode::failure);
@@ -122,6 +149,7 @@ class Survival {
   const Communicator* world_;
   Watchdog& watchdog_;
   KeyBlame blame_;
+  std::unique_ptr<RankWatch> watch_;  // of the world; null: a death ends the job
   bool has_lost_ranks_ = false;
 };
 
@@ -148,7 +176,7 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
   if (code == ExitCode::success) {
     Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
     code = survival.run(deck, options.effective(), begin_s);
-    if (survival.has_lost_ranks()) Survival::leave(code);
+    if (survival.has_lost_ranks()) Survival::leave_with_the_others(code);
   }
   watchdog.enter("MPI_Finalize", start_patience_s(deck));
   return code;

@@ -18,10 +18,12 @@ void add_fault_keys(OptionSet& options, FaultConfig& fault) {
        {"log", FaultPoint::log},
        {"checkpoint", FaultPoint::checkpoint},
        {"complete", FaultPoint::complete},
+       {"replay", FaultPoint::replay},
+       {"regroup", FaultPoint::regroup},
        {"shutdown", FaultPoint::shutdown}},
       "To see what becomes of a run: where fault.rank dies, freezes or is slow. Workers pull, "
       "compute, push and come to barriers; servers update, publish, log and write checkpoints; "
-      "server 0 completes these");
+      "server 0 completes these; every rank replays and regroups");
   options.add("fault.rank", fault.rank, "The rank, as mpirun counts")->check(integer_in(0, 1'000'000));
   options.add("fault.after", fault.after, "Times that it passes the point before")->check(integer_in(0, kMany));
   options.add_named<FaultAction>("fault.action", fault.action,

@@ -19,8 +19,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
       "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
       "Preset: interval with unbounded staleness, else commit. When a version may be published: once what produced it "
       "is on disk (fsync), or at once, with an fsync every "
-      "log.interval_s seconds: then a killed job loses what waits to be written (at most 256 MiB or two steps), and a "
-      "crash of the machine that and log.interval_s");
+      "log.interval_s seconds: then a killed job loses what waits to be written (at most 256 MiB or two steps), a "
+      "crash of the machine what was published in the last 2 x log.interval_s; publishing waits for a slower disk");
   options.add("log.interval_s", log.interval_s, "Seconds between fsyncs with log.durability = interval")
       ->check(real_in(0.001, 3600));
   options.add_named<LogKeep>(

@@ -42,8 +42,9 @@ void Watchdog::set_trouble(Trouble trouble, std::function<void()> before_end) {
   before_end_ = std::move(before_end);
 }
 
-void Watchdog::enter(std::string phase, double limit_s) {
+void Watchdog::enter(std::string phase, double limit_s, TroubleIsFor trouble_is_for) {
   const std::lock_guard lock(mutex_);
+  heeds_trouble_ = trouble_is_for == TroubleIsFor::watchdog;
   phase_ = std::move(phase);
   limit_s_ = limit_s;
   silence_.emplace(limit_s);
@@ -62,10 +63,10 @@ void Watchdog::watch() {
   int troubles = 0;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kLook, [this] { return ending_; })) {
-    if (!silence_) troubles = 0;
+    if (!silence_ || !heeds_trouble_) troubles = 0;
     if (!silence_) continue;
     std::string reason;
-    if (trouble_ && ++looks % kLooksToTrouble == 0) {
+    if (trouble_ && heeds_trouble_ && ++looks % kLooksToTrouble == 0) {
       reason = trouble_();
       troubles = reason.empty() ? 0 : troubles + 1;
     }

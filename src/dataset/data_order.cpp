@@ -134,7 +134,7 @@ int64_t DataOrder::steps_per_epoch(int64_t epoch) {
   return state_->first_steps[at + 1] - state_->first_steps[at];
 }
 
-int64_t DataOrder::steps_for_epochs(double epochs) {
+int64_t DataOrder::steps_for_epochs(double epochs, const std::function<bool()>& goes_on) {
   const auto whole = static_cast<int64_t>(std::floor(epochs));
   const double rest = epochs - static_cast<double>(whole);
   const int64_t pieces = state_->first_piece.back();
@@ -152,7 +152,7 @@ int64_t DataOrder::steps_for_epochs(double epochs) {
                                epochs, pieces));
   }
   int64_t steps = 0;
-  for (int64_t epoch = 0; epoch < whole; ++epoch) steps += steps_per_epoch(epoch);
+  for (int64_t epoch = 0; epoch < whole && (!goes_on || goes_on()); ++epoch) steps += steps_per_epoch(epoch);
   return rest > 0 ? steps + of_rest(steps_per_epoch(whole)) : steps;
 }
 

@@ -16,7 +16,7 @@
 #include "hat/ledger/ledger.hpp"
 #include "server/run_log.hpp"
 #include "server/sensitivity.hpp"
-#include "server/time_limit.hpp"
+#include "hat/server/time_limit.hpp"
 
 namespace hat {
 

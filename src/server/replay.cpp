@@ -5,11 +5,13 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "hat/config/deck_schema.hpp"
 #include "hat/core/bfloat16.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/fault.hpp"
 #include "hat/server/checkpoint_slices.hpp"
 #include "server/delay_remedies.hpp"
 #include "server/part_values.hpp"
@@ -228,12 +230,14 @@ int64_t ShardReplay::apply(GradientLogReader& log, const GradientLogReader::Atte
     const auto checksums = published(log, attempt, server, from, to);
     // Unbounded: where later steps are left out, the versions are others than those of the run.
     bool is_as_in_run = true;
-    for (const LoggedUpdate& update : log.updates(attempt, server, from, std::numeric_limits<int64_t>::max())) {
+    const int64_t end = impl_->plan.unbounded() ? std::numeric_limits<int64_t>::max() : to;
+    for (const LoggedUpdate& update : log.updates(attempt, server, from, end)) {
       if (update.step >= to) {
-        is_as_in_run = is_as_in_run && !impl_->plan.unbounded();
+        is_as_in_run = false;
         continue;
       }
       reached = update.step;
+      fault_point(FaultPoint::replay);
       const int64_t version = apply(update, gradients.of(update));
       const auto found = checksums.find({update.block, version});
       if (is_as_in_run && found != checksums.end()) check(found->second);
@@ -318,6 +322,23 @@ LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::
     for (const auto& [block, count] : counts) stretch.block_updates[static_cast<size_t>(block)] = count;
   }
   return stretch;
+}
+
+std::vector<int64_t> clean_cuts(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
+                                int64_t from, int64_t to) {
+  std::set<int64_t> crossed;  // a later step's update stands before one of an earlier step
+  for (int server = 0; server < plan.roles.servers(); ++server) {
+    int64_t newest = from;
+    for (const LoggedUpdate& update : log.updates(attempt, server, from, std::numeric_limits<int64_t>::max())) {
+      for (int64_t step = update.step + 1; step <= std::min(newest, to - 1); ++step) crossed.insert(step);
+      newest = std::max(newest, update.step);
+    }
+  }
+  std::vector<int64_t> cuts;
+  for (int64_t step = from + 1; step < to; ++step) {
+    if (!crossed.contains(step)) cuts.push_back(step);
+  }
+  return cuts;
 }
 
 CheckpointState state_at_start(const LogAttempt& attempt, const RunPlan& plan) {

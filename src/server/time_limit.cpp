@@ -1,4 +1,4 @@
-#include "server/time_limit.hpp"
+#include "hat/server/time_limit.hpp"
 
 #include <algorithm>
 #include <cmath>

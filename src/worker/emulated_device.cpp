@@ -130,6 +130,11 @@ void EmulatedDevice::finish_block(double flop) {
 
 void EmulatedDevice::resume() { clock_s_ = now_s(); }
 
+void EmulatedDevice::end_soon() {
+  constexpr double kPatience_s = 5;  // batch systems kill half a minute after they have asked
+  no_sleep_from_s_ = std::min(no_sleep_from_s_, now_s() + kPatience_s);
+}
+
 void EmulatedDevice::work(double flop) {
   if (flop == 0) return;
   const double begin_s = std::max(clock_s_, waiting_.last_wait_end_s());
@@ -146,7 +151,7 @@ void EmulatedDevice::work(double flop) {
     sleep_until(clock_s_);
     stands_still_ = false;
   }
-  if (units_ == 1) return;  // in which libraries make their kernels
+  if (units_ == 1 || now_s() >= no_sleep_from_s_) return;  // the first one, in which libraries make their kernels
   const double lag_s = now_s() - clock_s_;
   lag_sum_s_ += lag_s;
   worst_lag_s_ = std::max(worst_lag_s_, lag_s);
@@ -158,7 +163,8 @@ void EmulatedDevice::work(double flop) {
 void EmulatedDevice::sleep_until(double time_s) const {
   constexpr double kLongestNap_s = 1e-3;
   double nap_s = 50e-6;
-  for (double left_s = time_s - now_s(); left_s > 0; left_s = time_s - now_s()) {
+  const auto left = [&] { return std::min(time_s, no_sleep_from_s_) - now_s(); };
+  for (double left_s = left(); left_s > 0; left_s = left()) {
     waiting_.progress_beside_device();
     const timespec nap{.tv_sec = 0, .tv_nsec = static_cast<long>(1e9 * std::min(left_s, nap_s))};
     nanosleep(&nap, nullptr);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -69,6 +70,9 @@ class EmulatedDevice {
   void do_part(int64_t block, double tokens, double area, bool backward);
   /// What was done until now was not the device's work.
   void resume();
+  /// The run shall end: from some seconds after the first call on the device is no longer slower than this machine, so
+  /// that what is under way ends, however slow the deck makes it.
+  void end_soon();
 
   struct Lag {
     double worst_s = 0;  ///< by which a part ended later than on the device
@@ -106,6 +110,7 @@ class EmulatedDevice {
   int64_t units_ = 0;
   double seconds_ = 0;
   bool stands_still_ = false;
+  double no_sleep_from_s_ = std::numeric_limits<double>::infinity();
   double lag_sum_s_ = 0;
   double worst_lag_s_ = 0;
   int64_t parts_ = 0;

@@ -145,6 +145,7 @@ void Worker::Impl::progress() {
     beside();
   }
   leases.progress();
+  if (emulated && leases.run_stops()) emulated->end_soon();
   cache.progress();
   sender.progress();
   gang.advance();

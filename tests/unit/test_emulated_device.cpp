@@ -96,6 +96,16 @@ TEST(EmulatedDevice, EachWorkerHasItsSpeed) {
   EXPECT_NEAR(slow.run_unit(kUnit), 0.3, 0.3 * kTolerance);
 }
 
+TEST(EmulatedDevice, NoUnitHoldsUpARunThatShallEnd) {
+  Worker worker(device_of(1e6));
+  worker.device.end_soon();
+  const double took_s = worker.run_unit(kUnit);
+  EXPECT_GT(took_s, 4);  // units of ordinary length end as they would have
+  EXPECT_LT(took_s, 8);
+  EXPECT_LT(worker.run_unit(kUnit, 1), 1);
+  EXPECT_NEAR(worker.device.seconds(), 2e6, 1e4);
+}
+
 // What sleeping or arithmetic was late by is caught up with: many short units take as long as they should together.
 TEST(EmulatedDevice, LatenessDoesNotAddUp) {
   Worker worker(device_of(0.004));

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "hat/server/time_limit.hpp"
 #include "model_support.hpp"
-#include "server/time_limit.hpp"
 
 namespace hat {
 namespace {

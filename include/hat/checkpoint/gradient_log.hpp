@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,7 +46,8 @@ class GradientLog {
   void completed_before(int64_t step);
 
   /// Whether the update of that number may be published: log.durability `commit`: it is on disk; `interval`: not too
-  /// much waits to be written. Throws what writing ended with.
+  /// much waits to be written, and nothing waits for the disk longer than twice log.interval_s. Throws what writing
+  /// ended with.
   bool may_publish(int64_t number) const;
   /// Rows and values that were written, before compression.
   int64_t bytes() const { return bytes_; }
@@ -64,8 +66,11 @@ class GradientLog {
     Values values = {};
     int64_t number = -1;  // of an update
     int64_t step = 0;
+    double added_s = 0;
   };
   struct Segment;
+
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   void enqueue(Entry entry);
   void work();
@@ -103,6 +108,7 @@ class GradientLog {
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
   std::atomic<int64_t> queued_bytes_{0};
   std::atomic<int64_t> bytes_{0};
+  std::atomic<double> unsynced_since_s_{kNever};  // when the oldest entry that is not on disk was added
   std::thread thread_;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "hat/checkpoint/gradient_log_rows.hpp"
@@ -16,7 +18,8 @@ struct LoggedSegment {
   int64_t first_step = 0;
 };
 
-/// A log that is read, after a run or while it goes on.
+/// A log that is read, after a run or while it goes on. What was read of a file once is kept: of a log that grows this
+/// object sees no more than that.
 class GradientLogReader {
  public:
   struct Attempt {
@@ -24,8 +27,12 @@ class GradientLogReader {
     std::vector<LoggedSegment> segments;  // by server, then first step
   };
 
-  /// Looks at all attempts of the run. Files that cannot be read are passed over, with a line in `problems`.
-  explicit GradientLogReader(const std::filesystem::path& run);
+  /// Looks at all attempts of the run. Files that cannot be read are passed over, with a line in `problems`; those that
+  /// end before step `from` are not looked at.
+  explicit GradientLogReader(const std::filesystem::path& run, int64_t from = 0);
+  ~GradientLogReader();
+  GradientLogReader(GradientLogReader&&) noexcept;
+  GradientLogReader& operator=(GradientLogReader&&) noexcept;
 
   const std::vector<Attempt>& attempts() const { return attempts_; }  ///< ascending
   const std::vector<std::string>& problems() const { return problems_; }
@@ -58,16 +65,27 @@ class GradientLogReader {
   void read(const Attempt& attempt, int64_t server, const LoggedPush& push, std::vector<float>& values);
 
  private:
-  struct Open;
+  struct OpenSegment;
+  template <class Row>
+  struct Rows {
+    std::vector<Row> sound;  // up to the first damaged one
+    bool are_all = true;
+  };
+  template <class Row>
+  using RowsOfFiles = std::map<std::filesystem::path, Rows<Row>>;
+
   const LoggedSegment& segment_of(const Attempt& attempt, int64_t server, int64_t step) const;
-  hdf5::File& open(const LoggedSegment& segment);
+  OpenSegment& open(const LoggedSegment& segment);
+  template <class Row>
+  const Rows<Row>& rows_in(const LoggedSegment& segment, const char* table);
   template <class Row>
   std::vector<Row> rows(const Attempt& attempt, int64_t server, int64_t first, int64_t end, const char* table);
 
   std::vector<Attempt> attempts_;
   std::vector<std::string> problems_;
-  std::filesystem::path open_path_;
-  std::shared_ptr<hdf5::File> open_;  // the one that was read last
+  std::map<int64_t, std::unique_ptr<OpenSegment>> open_;  // by server: the one that was read last
+  std::tuple<RowsOfFiles<LoggedPush>, RowsOfFiles<LoggedUpdate>, RowsOfFiles<LoggedVersion>> rows_;
+  int64_t kept_bytes_ = 0;  // of rows_
 };
 
 /// Takes back the marks of killed writers, so that h5dump opens the files; for a run that nobody trains in.

@@ -60,6 +60,11 @@ class Communicator {
   /// Collective: for each rank the number of its node, counted from 0 in rank order.
   std::vector<int> node_of_rank() const;
 
+  /// From now on, `look` is called again and again while barrier, all_reduce, broadcast, all_gather and node_of_rank
+  /// wait for other ranks (RankWatch: one that is lost will never come). When it throws, that leaves the collective,
+  /// which can never complete then; nothing more may be done on this communicator.
+  void look_while_waiting(std::function<void()> look) const;
+
   void barrier() const;
   /// Like barrier, but leaves the core to others while it waits, and throws Error naming `what` after `timeout_s` in
   /// which `hears` said no.

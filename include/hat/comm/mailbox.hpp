@@ -2,6 +2,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -60,6 +61,22 @@ class MessageReader {
   void take(void* data, size_t size);
   std::span<const std::byte> bytes_;
 };
+
+/// A struct with `fields`, for the collectives of Communicator that carry texts; `unpacked` takes it out again.
+template <class Message>
+std::string packed(Message message) {
+  MessageWriter writer;
+  message.fields(writer);
+  const std::vector<std::byte> bytes = writer.take();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+template <class Message>
+Message unpacked(const std::string& text) {
+  MessageReader reader(std::as_bytes(std::span(text)));
+  Message message;
+  message.fields(reader);
+  return message;
+}
 
 /// A control message that has arrived.
 class Mail {

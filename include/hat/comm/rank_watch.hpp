@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,20 +29,24 @@ class RankWatch {
  public:
   /// Collective; `world` must outlive this object. `frozen_after_s`: a process that was stopped so long counts as lost.
   RankWatch(const Communicator& world, double frozen_after_s);
+  /// Of `survivors`, a communicator of the ranks `ranks` of the one that `before` watches. Not collective.
+  RankWatch(const Communicator& survivors, const RankWatch& before, const std::set<int>& ranks);
 
   /// Throws RankLost when a rank of this host is gone or frozen, or another rank says that one of its own is. Cheap:
   /// looks a few times a second.
-  void check();
+  void throw_if_lost();
   /// Tells all others at once, so that they leave what they are doing while this rank still tidies up.
-  void spread(const std::set<int>& lost) const;
+  void tell_others(const std::set<int>& lost) const;
   /// Those that are lost now, as far as this host can tell.
-  std::set<int> lost();
+  std::set<int> find_lost();
+  /// The run goes on without them: `describe_gone` does not speak of them any more.
+  void give_up(const std::set<int>& ranks);
   /// Ranks of this host whose processes are gone, as text; empty: none. From any thread.
-  std::string gone() const;
-  /// Ends the ranks of this host that are stopped: they would keep the launcher waiting. From any thread.
-  void end_stopped() const;
-  /// Ends the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
-  void end(int rank) const;
+  std::string describe_gone() const;
+  /// Kills the ranks of this host that are stopped: they would keep the launcher waiting. From any thread.
+  void kill_stopped() const;
+  /// Kills the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
+  void kill(int rank) const;
 
  private:
   struct Process {
@@ -50,18 +55,21 @@ class RankWatch {
     uint64_t started = 0;      // clock ticks after boot: a pid may be used again
     double stopped_since = 0;  // 0: it runs
   };
-  friend Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
+  friend std::set<int> agree_on_survivors(const Communicator& world, RankWatch& watch, std::set<int> lost,
+                                          double patience_s);
   const Communicator* world_;
   std::set<int> here_;              // have told this rank that they wait for it to regroup
   std::vector<Process> processes_;  // by rank
   int own_rank_;
   double frozen_after_s_;
   double looked_s_ = 0;
+  mutable std::mutex mutex_;
+  std::set<int> given_up_;  // under the mutex
 };
 
-/// The survivors of `world` agree on who they are and form a communicator of their own. Called by each of them when it
-/// has noticed or been told of a loss. The lowest rank that lives asks all others; whoever does not answer within
-/// `patience_s` is lost too, and ended where that can be done. Throws Error when no agreement comes about.
-Communicator regroup(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
+/// The survivors of `world` agree on who they are. Called by each of them when it has noticed or been told of a loss;
+/// the same set of ranks is returned on all. The lowest rank that lives asks all others; whoever does not answer within
+/// `patience_s` is lost too, and killed where that can be done. Throws Error when no agreement comes about.
+std::set<int> agree_on_survivors(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
 
 }  // namespace hat

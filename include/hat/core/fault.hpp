@@ -17,6 +17,8 @@ enum class FaultPoint {
   log,         ///< values stand in the log, and their row does not
   checkpoint,  ///< a server's file is about to be written
   complete,    ///< a checkpoint is about to be put together
+  replay,      ///< an update of the gradient log is about to be made again
+  regroup,     ///< survivors look for each other, then make a communicator: passed twice
   shutdown,    ///< a rank has done its part and waits for the others
 };
 

@@ -33,8 +33,11 @@ class Watchdog {
   /// `before_end`: what is done about it when this process ends.
   using Trouble = std::function<std::string()>;
   void set_trouble(Trouble trouble, std::function<void()> before_end = {});
+  /// Who sees to it that trouble does not hold a phase up: the watchdog by ending the process, or the caller, who looks
+  /// for it himself in whatever he waits for, and may go on.
+  enum class TroubleIsFor { watchdog, caller };
   /// `phase`: "MPI_Init", what the line says the process was in.
-  void enter(std::string phase, double limit_s);
+  void enter(std::string phase, double limit_s, TroubleIsFor trouble_is_for = TroubleIsFor::watchdog);
   void leave();
 
  private:
@@ -48,6 +51,7 @@ class Watchdog {
   std::function<void()> before_end_;
   std::string phase_;
   double limit_s_ = 0;
+  bool heeds_trouble_ = true;
   std::optional<Silence> silence_;  // of the phase; empty: nothing is watched
   bool ending_ = false;
   std::thread thread_;  // last member: it uses the others

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,8 +36,8 @@ class DataOrder {
   const Step& step(int64_t index);
   int64_t steps_per_epoch(int64_t epoch);
   /// Steps of so many passes. Their number in an epoch depends on its shuffle, unless batch_sequences is set: throws
-  /// InputError when that would take too long to count.
-  int64_t steps_for_epochs(double epochs);
+  /// InputError when that would take too long to count. Once `goes_on` says no it is given up; the result means nothing.
+  int64_t steps_for_epochs(double epochs, const std::function<bool()>& goes_on = {});
   /// Whether that takes more than a moment, about which users wonder.
   bool counts_long(double epochs) const;
   /// Steps from the beginning of training until `target_tokens` are trained; with batch_tokens as if every

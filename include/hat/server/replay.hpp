@@ -88,6 +88,11 @@ enum class RebuiltFrom {
 LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
                                int64_t from, int64_t to, RebuiltFrom rebuilt = RebuiltFrom::gradients);
 
+/// Steps in (from, to), ascending, that all updates of earlier steps stand before, and none of later ones, on every
+/// server: a replay may stop there and go on another time. (Unbounded asynchronous runs; in others each step is one.)
+std::vector<int64_t> clean_cuts(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
+                                int64_t from, int64_t to);
+
 /// What a checkpoint says beside its tensors, before the first step of a run.
 CheckpointState state_at_start(const LogAttempt& attempt, const RunPlan& plan);
 /// Takes the state of a checkpoint at the beginning of a stretch to its end.
