@@ -67,6 +67,8 @@ bool is_of_writes(FaultPoint point) {
 void set_fault(const FaultConfig& config, int rank) {
   if (config.rank != rank) return;
   fault_detail::config = config;
+  fault_detail::passed = 0;
+  fault_detail::said = false;
   fault_detail::armed = config.at;
 }
 

@@ -64,9 +64,10 @@ hid_t memory_type(Element element) {
   return types.at(static_cast<size_t>(element));
 }
 
-Type string_type() {
+Type text_type(size_t size) {
   Type type(H5Tcopy(H5T_C_S1));
-  if (!type.valid() || H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
+  if (!type.valid() || H5Tset_size(type.get(), std::max<size_t>(size, 1)) < 0 ||
+      H5Tset_strpad(type.get(), H5T_STR_NULLPAD) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
     throw Error(fmt::format("HDF5 string type: {}", pending_error()));
   }
   return type;

@@ -20,7 +20,8 @@ hid_t stored_type(Element element);  ///< little-endian
 hid_t memory_type(Element element);
 /// Of new objects: missing groups in between are made, names are UTF-8.
 Properties link_properties();
-/// A variable-length UTF-8 string.
-Type string_type();
+/// UTF-8 texts of at most `size` bytes, padded with zeros. (Those of variable length lie in a heap without checksums, of
+/// which HDF5 believes what it reads: a bit that is flipped there may crash the reader.)
+Type text_type(size_t size);
 
 }  // namespace hat::hdf5

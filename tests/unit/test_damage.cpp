@@ -73,7 +73,7 @@ TEST(DamagedDataset, IsRefusedOrWhole) {
   constexpr int64_t kDocuments = 60;
   for (int64_t i = 0; i < kDocuments; ++i) {
     const Split split = i % 5 == 4 ? Split::validation : Split::train;
-    writer.add_text(split, std::string(static_cast<size_t>(30 + i), static_cast<char>('a' + i % 26)));
+    writer.add_text(split, std::string(static_cast<size_t>(3000 + 50 * i), static_cast<char>('a' + i % 26)));
     writer.end_document(split);
   }
   writer.finish();
