@@ -96,8 +96,8 @@ void Group::write_strings(const std::string& name, const std::vector<std::string
   const size_t size = H5Tget_size(type.get());
   std::string texts(values.size() * size, '\0');
   for (size_t i = 0; i < values.size(); ++i) texts.replace(i * size, values[i].size(), values[i]);
-  if (!dataset.valid() || (!values.empty() && H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                                                       texts.data()) < 0)) {
+  if (!dataset.valid() ||
+      (!values.empty() && H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()) < 0)) {
     fail(fmt::format("write '{}'", name));
   }
 }
