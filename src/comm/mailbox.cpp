@@ -36,6 +36,7 @@ FaultEffect Mailbox::fault_at(MessageKind kind) {
     case MessageKind::unit_report:
     case MessageKind::evaluation_report:
     case MessageKind::gradient_sketch:
+    case MessageKind::computed_unit:
     case MessageKind::worker_summary:
       return fault_point(FaultPoint::report);
     case MessageKind::norm_share:

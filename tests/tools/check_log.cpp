@@ -3,7 +3,8 @@
 // Whether every sequence of the run was trained exactly once in each of its epochs, by its gradient log (log.keep =
 // all): of each step up to the newest checkpoint the pushes that count, of the attempt that counts, hold every target
 // token of that step's sequences for every element of every block once, and no unit twice; and the steps hold every
-// sequence of an epoch once. Exit codes: 0 so it is, 1 not, 2 cannot be read.
+// sequence of an epoch once. (Server 0 hands each sequence of a step out in one unit, so units that are all there, each
+// once, are sequences that are.) Exit codes: 0 so it is, 1 not, 2 cannot be read.
 #include <algorithm>
 #include <cstdint>
 #include <map>
