@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -28,8 +27,6 @@ int report(const std::exception& error, hat::ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // File systems that refuse locks (ENOLCK, ENOSYS) are no reason to stop; set by the user, it stays as it is.
-  ::setenv("HDF5_USE_FILE_LOCKING", "BEST_EFFORT", 0);
   try {
     CLI::App app("HAT: hybrid asynchronous training of transformer language models", "hat");
     app.set_version_flag("--version", "hat " + hat::build_info().version + " (" + hat::build_info().revision + ")");

@@ -71,6 +71,7 @@ void remove_strangers(const fs::path& partial, size_t servers) {
 }  // namespace
 
 void write_server_file(const fs::path& folder, int64_t server, int64_t step, const std::vector<TensorSlice>& slices) {
+  const FaultEffect effect = fault_point(FaultPoint::checkpoint);
   const fs::path partial = partial_folder(folder);
   std::error_code error;
   fs::create_directories(partial, error);
@@ -88,11 +89,13 @@ void write_server_file(const fs::path& folder, int64_t server, int64_t step, con
     }
   }
   file.close();
+  spoil_write(effect, draft.path());
   draft.rename();
 }
 
 void complete_checkpoint(const fs::path& folder, const CheckpointState& state,
                          const std::vector<std::vector<TensorSlice>>& slices) {
+  const FaultEffect effect = fault_point(FaultPoint::complete);
   const Master master{state, static_cast<int64_t>(slices.size()), make_table(slices)};
   const fs::path partial = partial_folder(folder);
   if (fs::exists(folder)) throw Error(fmt::format("{}: exists already, nothing is overwritten", folder.string()));
@@ -107,6 +110,7 @@ void complete_checkpoint(const fs::path& folder, const CheckpointState& state,
     write_virtual_tensors(root, master.slices);
   }
   file.close();
+  spoil_write(effect, master_path);
   // The order matters: the marker says that all before it is durable, the rename makes it count.
   fsync_folder(partial);
   write_file_durably(partial / kMarkerName, marker_text(master_path, state.step, master.servers));

@@ -373,10 +373,12 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
         break;
     }
   }
-  if (!batch.empty()) fault_point(FaultPoint::log);
+  const FaultEffect effect = batch.empty() ? FaultEffect::none : fault_point(FaultPoint::log);
   for (auto& [first, segment] : segments_) {
+    const std::string before = effect == FaultEffect::shorten ? file_bytes(segment->path) : "";
     write_rows(*segment);
     segment->file.flush();
+    spoil_append(effect, segment->path, before);
     if (sync) sync_file(segment->path);
   }
   if (newest >= 0 && sync) durable_ = newest;

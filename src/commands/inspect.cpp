@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 
 #include "hat/commands/commands.hpp"
@@ -51,6 +52,7 @@ ExitCode inspect(OptionSet& keys, const InspectOptions& options) {
   } else {
     fmt::print("{}", result.text);
   }
+  std::fflush(stdout);  // or the lines below stand in the middle of one, where both go to one file
   for (const std::string& problem : result.problems) fmt::print(stderr, "hat: {}\n", problem);
   return result.problems.empty() ? ExitCode::success : ExitCode::bad_input;
 }

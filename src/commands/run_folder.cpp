@@ -131,9 +131,10 @@ RunFolderLock::~RunFolderLock() {
 
 bool is_held(const fs::path& run) noexcept {
   const int file = ::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool is_free = file >= 0 && ::flock(file, LOCK_SH | LOCK_NB) == 0;
+  // (Where locks are refused nobody can tell.)
+  const bool is_held = file >= 0 && ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (file >= 0) ::close(file);  // a process that begins meanwhile has patience
-  return !is_free;
+  return is_held;
 }
 
 void check_not_held(const fs::path& run) {
@@ -163,13 +164,13 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan, std::unique_
   auto lock = held ? std::move(held) : std::make_unique<RunFolderLock>(run);
   check_holds_no_run(plan.deck);   // of another process that began at the same time
   fs::remove(failure_claim(run));  // of an earlier start, whose failure could not be noted
-  make(run / "checkpoints");
   set_damaged_log_aside(run);
   for (const fs::path& aside : set_incomplete_aside(run)) {
     fmt::print(stderr, "hat: {}: is no complete checkpoint, is kept as {}\n",
                fs::path(aside).replace_extension().string(), aside.filename().string());
   }
   write_file_durably(run / "deck.toml", plan.deck_text);
+  make(run / "checkpoints");  // last: a folder with a deck and nothing else is one that a start was killed in
   write_status(run, {{"status", "running"}});  // a failure of an earlier start is no longer one
   return lock;
 }

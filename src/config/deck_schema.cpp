@@ -498,6 +498,7 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   check_delay(options, deck);
   check_gang(options, deck);
   check_log(options, deck);
+  check_fault(options, deck.fault);
   check_sensitivity(options, deck);
   check_staleness_limit(options, deck);
   check_sizes(options, deck);

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 namespace hat {
@@ -15,10 +16,12 @@ std::atomic<FaultPoint> armed{FaultPoint::none};
 namespace {
 FaultConfig config;
 std::atomic<int64_t> passed{0};
+std::atomic<bool> said{false};
 }  // namespace
 
-void reach() {
-  if (passed++ < config.after) return;
+FaultEffect reach() {
+  if (passed++ < config.after) return FaultEffect::none;
+  if (!said.exchange(true)) std::fprintf(stderr, "fault: fault.action happens on rank %ld\n", config.rank);
   switch (config.action) {
     case FaultAction::kill_job:
       if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) ::kill(::getppid(), SIGKILL);  // not somebody's shell
@@ -37,14 +40,35 @@ void reach() {
       ::nanosleep(&pause, nullptr);
       break;
     }
+    case FaultAction::drop:
+      armed = FaultPoint::none;
+      return FaultEffect::drop;
+    case FaultAction::duplicate:
+      return FaultEffect::duplicate;
+    case FaultAction::fail:
+      armed = FaultPoint::none;
+      return FaultEffect::fail;
+    case FaultAction::shorten:
+      armed = FaultPoint::none;
+      return FaultEffect::shorten;
   }
+  return FaultEffect::none;
 }
 
 }  // namespace fault_detail
 
+bool is_of_messages(FaultPoint point) { return point == FaultPoint::push || point >= FaultPoint::lease_request; }
+
+bool is_of_writes(FaultPoint point) {
+  return point == FaultPoint::log || point == FaultPoint::checkpoint || point == FaultPoint::complete ||
+         point == FaultPoint::metrics;
+}
+
 void set_fault(const FaultConfig& config, int rank) {
   if (config.rank != rank) return;
   fault_detail::config = config;
+  fault_detail::passed = 0;
+  fault_detail::said = false;
   fault_detail::armed = config.at;
 }
 

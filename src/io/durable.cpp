@@ -1,11 +1,16 @@
 #include "hat/io/durable.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "hat/core/error.hpp"
 
@@ -93,6 +98,44 @@ void write_file_durably(const std::filesystem::path& path, std::string_view cont
     file.close();
   }
   draft.rename();
+}
+
+void spoil_write(FaultEffect effect, const std::filesystem::path& path) {
+  if (effect == FaultEffect::fail) {
+    throw Error(fmt::format("{}: cannot write: {} (fault.action)", path.string(), std::strerror(ENOSPC)));
+  }
+  if (effect == FaultEffect::shorten) std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+}
+
+void spoil_append(FaultEffect effect, const std::filesystem::path& path, const std::string& before) {
+  constexpr size_t kSector = 512;
+  if (effect != FaultEffect::shorten) {
+    spoil_write(effect, path);
+    return;
+  }
+  std::string after = file_bytes(path);
+  std::vector<size_t> written;
+  for (size_t at = 0; at < after.size(); at += kSector) {
+    if (at >= before.size() || after.compare(at, kSector, before, at, kSector) != 0) written.push_back(at);
+  }
+  for (size_t i = written.size() / 2; i < written.size(); ++i) {
+    const std::string old = written[i] < before.size() ? before.substr(written[i], kSector) : "";
+    const size_t size = std::min(kSector, after.size() - written[i]);
+    after.replace(written[i], size, old + std::string(size - std::min(size, old.size()), '\0'));
+  }
+  Descriptor file(path, O_WRONLY);
+  for (size_t done = 0; done < after.size();) {
+    const ssize_t count = ::pwrite(file.get(), after.data() + done, after.size() - done, static_cast<off_t>(done));
+    if (count <= 0) throw Error(fmt::format("{}: cannot write: {}", path.string(), reason()));
+    done += static_cast<size_t>(count);
+  }
+  ::kill(::getpid(), SIGKILL);
+}
+
+std::string file_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(fmt::format("{}: cannot open: {}", path.string(), reason()));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace hat

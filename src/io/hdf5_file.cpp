@@ -43,6 +43,10 @@ Properties writing_properties(const std::filesystem::path& path) {
   return access;
 }
 
+hid_t open_as(const std::filesystem::path& path, unsigned flags, const Properties& access) {
+  return open_file(access, [&](hid_t list) { return H5Fopen(path.c_str(), flags, list); });
+}
+
 void check_is_hdf5(const std::filesystem::path& path) {
   check_readable(path);
   const htri_t is_hdf5 = H5Fis_hdf5(path.c_str());
@@ -54,7 +58,8 @@ void check_is_hdf5(const std::filesystem::path& path) {
 File File::create(const std::filesystem::path& path) {
   const LibraryLock lock;
   const Properties access = writing_properties(path);
-  File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), path.string(), true);
+  const auto create = [&path](hid_t list) { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, list); };
+  File file(open_file(access, create), path.string(), true);
   if (!file.handle_.valid()) throw Error(fmt::format("{}: cannot create: {}", path.string(), pending_error()));
   return file;
 }
@@ -62,7 +67,8 @@ File File::create(const std::filesystem::path& path) {
 File File::open(const std::filesystem::path& path) {
   const LibraryLock lock;
   check_is_hdf5(path);
-  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), path.string(), false);
+  const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  File file(open_as(path, H5F_ACC_RDONLY, access), path.string(), false);
   if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
   return file;
 }
@@ -71,7 +77,7 @@ File File::open_to_write(const std::filesystem::path& path) {
   const LibraryLock lock;
   check_is_hdf5(path);
   const Properties access = writing_properties(path);
-  File file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()), path.string(), true);
+  File file(open_as(path, H5F_ACC_RDWR, access), path.string(), true);
   if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
   return file;
 }
@@ -86,7 +92,7 @@ File File::open_appended(const std::filesystem::path& path) {
   if (!access.valid() || H5Pset_metadata_read_attempts(access.get(), kAttempts) < 0) {
     throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
   }
-  File file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()), path.string(), false);
+  File file(open_as(path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access), path.string(), false);
   if (!file.handle_.valid()) throw InputError(path.string(), "", explain_open_error(pending_error()));
   return file;
 }
@@ -100,7 +106,7 @@ void File::clear_writer(const std::filesystem::path& path) {
   if (H5Pset(access.get(), "clear_status_flags", &yes) < 0) {
     throw Error(fmt::format("{}: HDF5 file properties: {}", path.string(), pending_error()));
   }
-  Handle<H5Fclose> file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()));
+  Handle<H5Fclose> file(open_as(path, H5F_ACC_RDWR, access));
   if (!file.valid() || H5Fclose(file.release()) < 0) {
     throw InputError(path.string(), "", explain_open_error(pending_error()));
   }

@@ -86,16 +86,18 @@ Array Group::create_virtual(const std::string& name, ArrayShape shape, const std
 
 void Group::write_strings(const std::string& name, const std::vector<std::string>& values) {
   const LibraryLock lock;
-  const Type type = string_type();
+  size_t longest = 0;
+  for (const std::string& value : values) longest = std::max(longest, value.size());
+  const Type type = text_type(longest);
   const Properties links = link_properties();
   const Space space = make_space({static_cast<int64_t>(values.size()), 1, true}, false);
   const DatasetHandle dataset(
       H5Dcreate2(handle_.get(), name.c_str(), type.get(), space.get(), links.get(), H5P_DEFAULT, H5P_DEFAULT));
-  std::vector<const char*> pointers;
-  pointers.reserve(values.size());
-  for (const std::string& value : values) pointers.push_back(value.c_str());
-  if (!dataset.valid() || (!values.empty() && H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                                                       static_cast<const void*>(pointers.data())) < 0)) {
+  const size_t size = H5Tget_size(type.get());
+  std::string texts(values.size() * size, '\0');
+  for (size_t i = 0; i < values.size(); ++i) texts.replace(i * size, values[i].size(), values[i]);
+  if (!dataset.valid() ||
+      (!values.empty() && H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()) < 0)) {
     fail(fmt::format("write '{}'", name));
   }
 }
@@ -107,9 +109,20 @@ std::vector<std::string> Group::read_strings(const std::string& name) const {
   const Type stored(dataset.valid() ? H5Dget_type(dataset.get()) : H5I_INVALID_HID);
   const Space space(dataset.valid() ? H5Dget_space(dataset.get()) : H5I_INVALID_HID);
   if (!stored.valid() || !space.valid()) fail(fmt::format("read '{}'", name));
-  if (H5Tis_variable_str(stored.get()) <= 0) throw InputError(file_, child_name(name), "is not a list of texts");
-  std::vector<char*> pointers(static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())), nullptr);
-  if (pointers.empty()) return {};
+  if (H5Tget_class(stored.get()) != H5T_STRING) throw InputError(file_, child_name(name), "is not a list of texts");
+  const auto count = static_cast<size_t>(H5Sget_simple_extent_npoints(space.get()));
+  if (count == 0) return {};
+  if (H5Tis_variable_str(stored.get()) <= 0) {
+    const size_t size = H5Tget_size(stored.get());
+    std::string texts(count * size, '\0');
+    if (H5Dread(dataset.get(), stored.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()) < 0) {
+      fail(fmt::format("read '{}'", name));
+    }
+    std::vector<std::string> values;
+    for (size_t i = 0; i < count; ++i) values.emplace_back(texts.substr(i * size, size).c_str());  // without padding
+    return values;
+  }
+  std::vector<char*> pointers(count, nullptr);
   if (H5Dread(dataset.get(), stored.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, static_cast<void*>(pointers.data())) < 0) {
     fail(fmt::format("read '{}'", name));
   }

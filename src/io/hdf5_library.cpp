@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
 
 #include "hat/core/error.hpp"
 
@@ -20,6 +23,13 @@ herr_t take_innermost(unsigned position, const H5E_error2_t* entry, void* text) 
   if (position == 0 && entry->desc != nullptr) *static_cast<std::string*>(text) = entry->desc;
   return 0;
 }
+
+void set_locking([[maybe_unused]] hid_t access, [[maybe_unused]] bool locks) {
+#if H5_VERSION_GE(1, 10, 7)               // before, only the environment can say so
+  constexpr bool kIgnoresMissing = true;  // where the system has no such call; a refusal is told
+  H5Pset_file_locking(access, locks, kIgnoresMissing);
+#endif
+}
 }  // namespace
 
 LibraryLock::LibraryLock() : guard_(library_mutex()) {
@@ -30,6 +40,23 @@ LibraryLock::LibraryLock() : guard_(library_mutex()) {
   }();
   if (!first) throw Error("the HDF5 library cannot be initialised");
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+hid_t open_file(const Properties& access, const std::function<hid_t(hid_t access)>& open) {
+  static bool locks = true;
+  const LibraryLock lock;
+  set_locking(access.get(), locks);
+  const hid_t file = open(access.get());
+  if (file >= 0 || !locks) return file;
+  std::string reason;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, &reason);
+  const std::initializer_list<int> refusals{ENOLCK, EOPNOTSUPP};
+  if (std::ranges::none_of(refusals, [&](int code) { return reason.find(std::strerror(code)) != std::string::npos; })) {
+    return file;
+  }
+  locks = false;
+  set_locking(access.get(), locks);
+  return open(access.get());
 }
 
 std::string pending_error() {
@@ -64,9 +91,10 @@ hid_t memory_type(Element element) {
   return types.at(static_cast<size_t>(element));
 }
 
-Type string_type() {
+Type text_type(size_t size) {
   Type type(H5Tcopy(H5T_C_S1));
-  if (!type.valid() || H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
+  if (!type.valid() || H5Tset_size(type.get(), std::max<size_t>(size, 1)) < 0 ||
+      H5Tset_strpad(type.get(), H5T_STR_NULLPAD) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
     throw Error(fmt::format("HDF5 string type: {}", pending_error()));
   }
   return type;

@@ -27,12 +27,11 @@ bool Object::has_attribute(const std::string& key) const {
 
 void Object::set_text(const std::string& key, const std::string& value) {
   const LibraryLock lock;
-  const Type type = string_type();
+  const Type type = text_type(value.size());
   const Space space(H5Screate(H5S_SCALAR));
   const AttributeHandle attribute(
       H5Acreate2(handle_.get(), key.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT));
-  const char* data = value.c_str();
-  if (!attribute.valid() || H5Awrite(attribute.get(), type.get(), &data) < 0) {
+  if (!attribute.valid() || H5Awrite(attribute.get(), type.get(), value.c_str()) < 0) {
     fail(fmt::format("write attribute '{}'", key));
   }
 }
@@ -47,14 +46,14 @@ std::string Object::text(const std::string& key) const {
   if (H5Tget_class(stored.get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.get()) != 1) {
     fail_attribute(key, "is not a text");
   }
-  if (H5Tis_variable_str(stored.get()) > 0) {
+  if (H5Tis_variable_str(stored.get()) > 0) {  // as earlier versions and other programs write it
     char* data = nullptr;
     if (H5Aread(attribute.get(), stored.get(), &data) < 0) fail(fmt::format("read attribute '{}'", key));
     std::string value = data == nullptr ? "" : data;
     H5free_memory(data);
     return value;
   }
-  std::string value(H5Tget_size(stored.get()), '\0');  // fixed length, as other writers make it
+  std::string value(H5Tget_size(stored.get()), '\0');
   if (H5Aread(attribute.get(), stored.get(), value.data()) < 0) fail(fmt::format("read attribute '{}'", key));
   value.resize(std::min(value.find('\0'), value.size()));  // padding
   return value;

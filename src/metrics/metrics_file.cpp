@@ -122,6 +122,7 @@ void MetricsFile::begin_file(const Store& store, int64_t first_step) {
 }
 
 void MetricsFile::save(const Store& store, const std::vector<Rows>& rows) {
+  const FaultEffect effect = fault_point(FaultPoint::metrics);
   Draft draft(store.path);
   copy_whole(store.path, draft.path());
   hdf5::File file = hdf5::File::open_to_write(draft.path());
@@ -133,6 +134,7 @@ void MetricsFile::save(const Store& store, const std::vector<Rows>& rows) {
     }
   }
   file.close();
+  spoil_write(effect, draft.path());
   draft.rename();
 }
 

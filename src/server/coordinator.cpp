@@ -8,7 +8,6 @@
 
 #include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/core/clock.hpp"
-#include "hat/core/fault.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/optimizer/schedule.hpp"
 #include "hat/server/checkpoint_slices.hpp"
@@ -283,7 +282,6 @@ void Coordinator::start_completing_checkpoints() {
     completing_[steps] =
         thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep, log = plan_.deck.log.keep,
                         state = checkpoint_state(steps, pending), slices = slices_of_servers(plan_)] {
-          fault_point(FaultPoint::complete);
           complete_checkpoint(checkpoint_folder(run, steps), state, slices);
           try {
             rotate_checkpoints(run, keep);

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "hat/core/clock.hpp"
+#include "hat/core/error.hpp"
 
 namespace hat {
 
@@ -24,10 +25,13 @@ void PushReceiver::expect(PushHeader header, int source_rank) {
 
 bool PushReceiver::is_repeat(const PushHeader& header) {
   const std::pair number(header.generation, header.sequence_number);
-  const auto [newest, first] = newest_.try_emplace(header.worker, number);
-  if (first) return false;
-  if (number <= newest->second) return true;
-  newest->second = number;
+  std::pair<int64_t, int64_t>& newest = newest_[header.worker];
+  if (number <= newest) return true;
+  if (header.sequence_number > newest.second + 1) {
+    throw Error(fmt::format("push {} of worker {} was lost: its push {}, of step {}, is here", newest.second + 1,
+                            header.worker, header.sequence_number, header.step));
+  }
+  newest = number;
   return false;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "hat/core/clock.hpp"
-#include "hat/core/fault.hpp"
 
 namespace hat {
 
@@ -33,7 +32,6 @@ void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
   auto whole = std::make_shared<Copy>(std::move(copy));
   copies_.erase(steps);
   writing_.push_back(thread_.submit([run = std::filesystem::path(plan_.deck.output), whole] {
-    fault_point(FaultPoint::checkpoint);
     const CheckpointWritten& message = whole->message;
     write_server_file(checkpoint_folder(run, message.step), message.server, message.step, whole->slices);
     return message;

@@ -116,7 +116,8 @@ void GradientSender::enter_rings_with_zeros(int64_t step) {
 }
 
 void GradientSender::push(int64_t block, Range range, PushHeader header) {
-  fault_point(FaultPoint::push);
+  const FaultEffect effect = fault_point(FaultPoint::push);
+  const int copies = effect == FaultEffect::drop ? 0 : effect == FaultEffect::duplicate ? 2 : 1;
   for (const int64_t index : plan_.shards.parts_of_block[static_cast<size_t>(block)]) {
     const Part& part = plan_.shards.parts[static_cast<size_t>(index)];
     const int64_t begin = std::max(range.begin, part.begin);
@@ -126,20 +127,24 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
     header.begin = begin;
     header.count = end - begin;
     header.sequence_number = ++sequence_numbers_[static_cast<size_t>(part.server)];
-    mailbox_.post(header, rank, MailTag::to_server);
-    const std::span<const float> values(at(block).values.data() + begin, static_cast<size_t>(end - begin));
-    sending_.push_back({.block = block,
-                        .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
-                                                                          static_cast<int>(MailTag::push_body)),
-                        .event = {.kind = TraceKind::push,
-                                  .begin_s = now_s(),
-                                  .step = header.step,
-                                  .unit = header.units.empty() ? -1 : header.units.front(),
-                                  .version = header.base_version,
-                                  .block = static_cast<int32_t>(block),
-                                  .part = static_cast<int32_t>(index)}});
+    for (int copy = 0; copy < copies; ++copy) send_push(header, rank, index);
     pushed_bytes_ += header.count * static_cast<int64_t>(sizeof(float));
   }
+}
+
+void GradientSender::send_push(const PushHeader& header, int rank, int64_t part) {
+  mailbox_.post(header, rank, MailTag::to_server);
+  const std::span<const float> values(at(header.block).values.data() + header.begin, static_cast<size_t>(header.count));
+  sending_.push_back({.block = header.block,
+                      .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
+                                                                        static_cast<int>(MailTag::push_body)),
+                      .event = {.kind = TraceKind::push,
+                                .begin_s = now_s(),
+                                .step = header.step,
+                                .unit = header.units.empty() ? -1 : header.units.front(),
+                                .version = header.base_version,
+                                .block = static_cast<int32_t>(header.block),
+                                .part = static_cast<int32_t>(part)}});
 }
 
 void GradientSender::progress() {

@@ -86,6 +86,8 @@ class GradientSender {
   void start_ring(int64_t block, int64_t step, int64_t generation);
   /// Sends elements [range) of the block, one push per server that owns some of them.
   void push(int64_t block, Range range, PushHeader header);
+  /// Header and body of the part of the block that one server owns.
+  void send_push(const PushHeader& header, int rank, int64_t part);
   Buffer& at(int64_t block) { return buffers_[static_cast<size_t>(block)]; }
 
   const RunPlan& plan_;

@@ -2,6 +2,7 @@
 #include <set>
 #include <thread>
 
+#include "hat/core/error.hpp"
 #include "mpi_test_main.hpp"
 #include "server/push_receiver.hpp"
 
@@ -119,6 +120,25 @@ TEST(PushReceiver, SmallBodiesMayArriveFirst) {
     std::set<std::pair<int64_t, int64_t>> seen;
     for (const Accepted& push : accepted) seen.emplace(push.worker, push.number);
     EXPECT_EQ(static_cast<int>(seen.size()), 3 * (world.size() - 1));
+  }
+  world.barrier();
+}
+
+TEST(PushReceiver, NamesWhatIsMissing) {
+  const Communicator world = Communicator::world();
+  if (world.rank() == 1) {
+    Pusher pusher(world);
+    pusher.push(1, 1, 10);
+    pusher.push(1, 3, 30);
+    pusher.finish();
+  } else if (world.rank() == kReceiver) {
+    int64_t repeats = 0;
+    try {
+      receive(world, 2, repeats);
+      ADD_FAILURE() << "the second push is not missed";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "push 2 of worker 1 was lost: its push 3, of step 0, is here");
+    }
   }
   world.barrier();
 }

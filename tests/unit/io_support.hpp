@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hat/core/error.hpp"
+#include "hat/core/random.hpp"
 
 /// What the tests of files share.
 namespace hat::test {
@@ -51,6 +52,25 @@ inline void write_gzip(const std::filesystem::path& path, const std::string& con
   ASSERT_NE(file, nullptr);
   ASSERT_EQ(gzwrite(file, content.data(), static_cast<unsigned>(content.size())), static_cast<int>(content.size()));
   ASSERT_EQ(gzclose(file), Z_OK);
+}
+
+/// Calls `look(trial)` with the file damaged at 200 random places: cut there in every fourth trial, otherwise with a
+/// bit flipped; whole again at the end.
+inline void damage_at_random(const std::filesystem::path& path, uint64_t seed, const std::function<void()>& look) {
+  constexpr uint64_t kTrials = 200;
+  const std::string whole = read_bytes(path);
+  for (uint64_t trial = 0; trial < kTrials; ++trial) {
+    std::string damaged = whole;
+    const auto at = static_cast<size_t>(random_uniform(seed, trial, 0) * static_cast<double>(whole.size()));
+    if (trial % 4 == 0) {
+      damaged.resize(at);
+    } else {
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << (trial % 8)));
+    }
+    write_bytes(path, damaged);
+    look();
+  }
+  write_bytes(path, whole);
 }
 
 /// Keeps the first `size` bytes.

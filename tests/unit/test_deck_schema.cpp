@@ -188,6 +188,24 @@ TEST(Combination, DefaultsAreNamedAtThePlaceOfTheirCause) {
             "command line: --train.steps: set exactly one of train.steps, train.tokens and train.epochs (now: 2)");
 }
 
+TEST(Combination, OnlyMessagesAreLostAndOnlyWritesFail) {
+  const std::string prefix = "command line: --fault.action: is of ";
+  for (const char* action : {"drop", "duplicate"}) {
+    EXPECT_TRUE(answer_to(kSound, {"--fault.at", "log", "--fault.action", action}).starts_with(prefix + "messages"));
+    for (const char* at : {"push", "lease_request", "lease", "report", "commit", "control"}) {
+      EXPECT_EQ(answer_to(kSound, {"--fault.at", at, "--fault.action", action}), "");
+    }
+  }
+  for (const char* action : {"fail", "shorten"}) {
+    EXPECT_TRUE(answer_to(kSound, {"--fault.at", "push", "--fault.action", action}).starts_with(prefix + "writes"));
+    EXPECT_TRUE(answer_to(kSound, {"--fault.at", "update", "--fault.action", action}).starts_with(prefix + "writes"));
+    for (const char* at : {"log", "checkpoint", "complete", "metrics"}) {
+      EXPECT_EQ(answer_to(kSound, {"--fault.at", at, "--fault.action", action}), "");
+    }
+  }
+  EXPECT_EQ(answer_to(kSound, {"--fault.at", "lease", "--fault.action", "kill"}), "");
+}
+
 // Checks that know only values: of ranks, the dataset, the memory.
 TEST(KeyErrors, NameThePlaceOfTheKey) {
   const DeckFile file(kSound + "servers = 2\nmodel.layers = 3\n");

@@ -306,21 +306,8 @@ TEST_F(GradientLogTest, DamageIsNoticed) {
     log->close();
   }
   const fs::path file = log_segment(run(), 1, 0, 0);
-  std::string whole(fs::file_size(file), '\0');
-  std::ifstream(file, std::ios::binary).read(whole.data(), static_cast<std::streamsize>(whole.size()));
-  const auto write = [&file](const std::string& bytes) {
-    std::ofstream(file, std::ios::binary | std::ios::trunc).write(bytes.data(), std::ssize(bytes));
-  };
   int64_t noticed = 0;
-  for (uint64_t trial = 0; trial < 200; ++trial) {
-    std::string damaged = whole;
-    const auto at = static_cast<size_t>(random_uniform(5, trial, 0) * static_cast<double>(whole.size()));
-    if (trial % 4 == 0) {
-      damaged.resize(at);
-    } else {
-      damaged[at] = static_cast<char>(damaged[at] ^ (1 << (trial % 8)));
-    }
-    write(damaged);
+  test::damage_at_random(file, 5, [&] {
     GradientLogReader reader(run());
     const int64_t sound = check(reader, 0, 100);
     if (sound < 8 * std::ssize(parts_)) ++noticed;
@@ -328,9 +315,8 @@ TEST_F(GradientLogTest, DamageIsNoticed) {
       for (const auto& attempt : reader.attempts()) reader.pushes(attempt, 0, 0, 100);
     } catch (const InputError&) {
     }
-  }
+  });
   EXPECT_GT(noticed, 100);  // the rest hit unused space or text
-  write(whole);
   GradientLogReader reader(run());
   EXPECT_EQ(check(reader, 0, 100), 8 * std::ssize(parts_));
 }

@@ -1,14 +1,17 @@
 #pragma once
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "hat/comm/communicator.hpp"
 #include "hat/comm/messages.hpp"
+#include "hat/core/fault.hpp"
 
 namespace hat {
 
@@ -106,7 +109,8 @@ class Mail {
 enum class MailTag : int { to_server = 1, to_worker = 2, push_body = 3 };
 
 /// Control messages over one communicator. Sends never block; messages between two ranks arrive in the order of
-/// posting. (Bodies of gradients travel beside it, on MailTag::push_body.)
+/// posting. (Bodies of gradients travel beside it, on MailTag::push_body.) Both sides count: a message that comes twice
+/// is dropped, and one that is missing is an error as soon as a later one is there.
 class Mailbox {
  public:
   Mailbox(const Communicator& communicator, MailTag own_tag) : communicator_(&communicator), own_tag_(own_tag) {}
@@ -116,15 +120,11 @@ class Mailbox {
     MessageWriter writer;
     writer(Message::kKind);
     message.fields(writer);
-    post_bytes(writer.take(), rank, tag);
+    post_bytes(writer, fault_at(Message::kKind), rank, tag);
   }
 
-  /// The next message for this role, if one is there. Also completes sends.
-  std::unique_ptr<Mail> try_receive() {
-    flush();
-    std::optional<Incoming> incoming = communicator_->try_receive(static_cast<int>(own_tag_));
-    return incoming ? std::make_unique<Mail>(std::move(*incoming)) : nullptr;
-  }
+  /// The next message for this role, if one is there. Also completes sends. Throws Error when one before it is lost.
+  std::unique_ptr<Mail> try_receive();
 
   /// True when every posted message has left.
   bool flush() {
@@ -139,13 +139,20 @@ class Mailbox {
     std::vector<std::byte> bytes;
     Request request;
   };
-  void post_bytes(std::vector<std::byte> bytes, int rank, MailTag tag) {
-    outgoing_.push_back({.bytes = std::move(bytes), .request = Request()});
-    outgoing_.back().request = communicator_->start_send(outgoing_.back().bytes, rank, static_cast<int>(tag));
-  }
+  /// Stands behind the fields of a message.
+  struct Postmark {
+    int64_t role = 0;    // MailTag of the one that posted it
+    int64_t number = 0;  // of its messages to this one, from 1
+  };
+  using Correspondent = std::pair<int, int64_t>;  // rank and role
+  static FaultEffect fault_at(MessageKind kind);
+  void post_bytes(MessageWriter& message, FaultEffect effect, int rank, MailTag tag);
+  void start_send(std::vector<std::byte> bytes, int rank, MailTag tag);
 
   const Communicator* communicator_;
   MailTag own_tag_;
+  std::map<Correspondent, int64_t> posted_;    // to each, so far
+  std::map<Correspondent, int64_t> received_;  // from each: number of the last one
   std::deque<Outgoing> outgoing_;  // moving an entry leaves the bytes of its vector where the send reads them
 };
 

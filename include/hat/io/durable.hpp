@@ -2,7 +2,10 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
+
+#include "hat/core/fault.hpp"
 
 namespace hat {
 
@@ -38,5 +41,14 @@ class Draft {
 
 /// Writes a small file so that it is either whole or absent: temporary name, fsync, rename, fsync of the folder.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
+
+/// What becomes of a file that was just written where its disk is to blame (FaultEffect::fail, shorten): throws Error
+/// as on a full disk, or keeps the first half only.
+void spoil_write(FaultEffect effect, const std::filesystem::path& path);
+/// The same of a file that grows, and was `before`: of the sectors that were written since the second half is as it
+/// was, and the process dies, as when the power fails. (Nobody could notice it otherwise.)
+void spoil_append(FaultEffect effect, const std::filesystem::path& path, const std::string& before);
+/// All of a file.
+std::string file_bytes(const std::filesystem::path& path);
 
 }  // namespace hat
