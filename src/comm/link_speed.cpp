@@ -12,9 +12,9 @@ namespace hat {
 namespace {
 
 constexpr int kTag = 0x7ff0;  // nothing else is on its way meanwhile
-constexpr int kFewestTries = 5;
+constexpr int kFewestTries = 6;
 constexpr int kMostTries = 20;
-constexpr double kAlike = 1.25;  // the fastest two tries: what disturbs is not in them
+constexpr double kAlike = 1.1;  // the fastest two tries: what disturbs is not in them
 constexpr int64_t kFewestBytes = int64_t{4} << 10;
 constexpr int64_t kMostBytes = int64_t{4} << 20;
 constexpr double kLongEnough_s = 10e-3;  // longer than a busy node's processes wait for their turn, most often

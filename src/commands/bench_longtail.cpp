@@ -258,7 +258,7 @@ constexpr const char* kLegend =
     "busy_watts and idle_watts (none: not told); lag: mean by which the emulation was behind its devices; "
     "gangs:\nsequences "
     "that several workers computed at once; off: steps in which none was, to try that or because it was faster; "
-    "split: what the\nlast trial of that came to (-: none was needed, ?: none came to its end: it takes some 20 + 3 S "
+    "split: what the\nlast trial of that came to (-: none was needed, ?: none came to its end: it takes some 20 + 5 S "
     "steps)\n";
 
 /// Whether all trainings were done.

@@ -47,7 +47,7 @@ TEST(LinkTries, FastAndSlowLinks) {
       const bool is_told = 4 * (1 << 20) / bytes_per_s > latency_s;  // by the largest message
       EXPECT_GT(seen.speed.bytes_per_s, (is_told ? 0.7 : 0.05) * bytes_per_s) << latency_s;
       EXPECT_LT(seen.speed.bytes_per_s, 2 * bytes_per_s) << latency_s;
-      EXPECT_NEAR(seen.speed.latency_s, latency_s, 0.2 * latency_s);
+      EXPECT_NEAR(seen.speed.latency_s, latency_s + 4 / bytes_per_s, 0.2 * (latency_s + 4 / bytes_per_s));
       EXPECT_LT(seen.seconds, 1.5) << bytes_per_s;
     }
   }
@@ -55,14 +55,16 @@ TEST(LinkTries, FastAndSlowLinks) {
 
 // Scheduling gaps of a busy node neither end the search at small messages nor make a link of TB/s of one.
 TEST(LinkTries, GapsOfABusyNode) {
-  for (uint64_t seed = 1; seed <= 500; ++seed) {
-    for (const double share : {0.1, 0.3, 0.5}) {
-      for (const double gap_s : {2e-3, 8e-3, 40e-3}) {
+  for (const double share : {0.1, 0.3, 0.5}) {
+    for (const double gap_s : {2e-3, 8e-3, 40e-3}) {
+      int64_t slow = 0;
+      for (uint64_t seed = 1; seed <= 500; ++seed) {
         const Link link{.bytes_per_s = 5e9, .latency_s = 5e-6, .gap_share = share, .gap_s = gap_s, .seed = seed};
         const LinkSpeed speed = measure(link).speed;
-        EXPECT_GT(speed.bytes_per_s, 5e8) << share << ' ' << gap_s << ' ' << seed;
+        if (speed.bytes_per_s < 5e8) ++slow;
         EXPECT_LT(speed.bytes_per_s, 2 * 5e9) << share << ' ' << gap_s << ' ' << seed;
       }
+      EXPECT_LE(slow, share < 0.5 ? 1 : 5) << "of 500; " << share << ' ' << gap_s;  // all tries were held up
     }
   }
 }
