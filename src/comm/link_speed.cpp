@@ -14,7 +14,9 @@ namespace {
 constexpr int kTag = 0x7ff0;  // nothing else is on its way meanwhile
 constexpr int kFewestTries = 6;
 constexpr int kMostTries = 20;
-constexpr double kAlike = 1.1;  // the fastest two tries: what disturbs is not in them
+constexpr double kAlike = 1.1;       // the fastest two tries: what disturbs is not in them
+constexpr double kLongTry_s = 0.1;   // together: fewer tries are enough
+constexpr double kAboveLatency = 8;  // a message takes this many times the latency before it tells of bandwidth
 constexpr int64_t kFewestBytes = int64_t{4} << 10;
 constexpr int64_t kMostBytes = int64_t{4} << 20;
 constexpr double kLongEnough_s = 10e-3;  // longer than a busy node's processes wait for their turn, most often
@@ -84,16 +86,20 @@ LinkSpeed link_from_tries(const std::function<double(int64_t bytes)>& one_way_s)
   const auto fastest = [&](int64_t bytes) {
     double first = std::numeric_limits<double>::infinity();
     double second = first;
+    double spent = 0;
     for (int i = 0; i < kMostTries && (i < kFewestTries || second > kAlike * first); ++i) {
-      second = std::min(second, one_way_s(bytes));
+      const double seconds = one_way_s(bytes);
+      second = std::min(second, seconds);
       if (second < first) std::swap(first, second);
+      spent += seconds;
+      if (spent > kLongTry_s * kFewestTries && i > 0) break;
     }
     return first;
   };
   LinkSpeed link{.latency_s = fastest(sizeof(float))};
   for (int64_t bytes = kFewestBytes;; bytes *= 4) {
     const double seconds = fastest(bytes);
-    if (seconds < std::max(kLongEnough_s, 2 * link.latency_s) && bytes < kMostBytes) continue;
+    if (seconds < std::max(kLongEnough_s, kAboveLatency * link.latency_s) && bytes < kMostBytes) continue;
     // A latency of more than half of it says that small messages were disturbed, or that the link is faster than can be
     // told from the largest: this is what it does at least.
     link.bytes_per_s = static_cast<double>(bytes) / std::max(seconds - link.latency_s, seconds / 2);
