@@ -15,7 +15,7 @@ constexpr int kTag = 0x7ff0;  // nothing else is on its way meanwhile
 constexpr int kFewestTries = 6;
 constexpr int kMostTries = 20;
 constexpr double kAlike = 1.1;       // the fastest two tries: what disturbs is not in them
-constexpr double kLongTry_s = 0.1;   // together: fewer tries are enough
+constexpr double kEnough_s = 0.5;    // of tries of one size: fewer will do then, but not a single one
 constexpr double kAboveLatency = 8;  // a message takes this many times the latency before it tells of bandwidth
 constexpr int64_t kFewestBytes = int64_t{4} << 10;
 constexpr int64_t kMostBytes = int64_t{4} << 20;
@@ -92,7 +92,7 @@ LinkSpeed link_from_tries(const std::function<double(int64_t bytes)>& one_way_s)
       second = std::min(second, seconds);
       if (second < first) std::swap(first, second);
       spent += seconds;
-      if (spent > kLongTry_s * kFewestTries && i > 0) break;
+      if (spent > kEnough_s && i > 0) break;
     }
     return first;
   };
