@@ -1,6 +1,7 @@
 #include "hat/comm/link_speed.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "hat/comm/backoff.hpp"
 #include "hat/core/clock.hpp"
@@ -11,9 +12,14 @@ namespace hat {
 namespace {
 
 constexpr int kTag = 0x7ff0;  // nothing else is on its way meanwhile
-constexpr int kTries = 5;
+constexpr int kFewestTries = 6;
+constexpr int kMostTries = 20;
+constexpr double kAlike = 1.1;       // the fastest two tries: what disturbs is not in them
+constexpr double kEnough_s = 0.5;    // of tries of one size: fewer will do then, but not a single one
+constexpr double kAboveLatency = 8;  // a message takes this many times the latency before it tells of bandwidth
+constexpr int64_t kFewestBytes = int64_t{4} << 10;
 constexpr int64_t kMostBytes = int64_t{4} << 20;
-constexpr double kLongEnough_s = 4e-3;
+constexpr double kLongEnough_s = 10e-3;  // longer than a busy node's processes wait for their turn, most often
 
 /// The other end of a link.
 struct Peer {
@@ -35,41 +41,71 @@ struct Peer {
   }
 };
 
-/// Seconds that `bytes` take to the other rank, a half of there and back; on both ranks about the same.
-double one_way_seconds(const Peer& peer, std::vector<std::byte>& data, int64_t bytes) {
-  const std::span<std::byte> part = std::span(data).first(static_cast<size_t>(bytes));
-  const double begin = now_s();
+/// There and back.
+void exchange(const Peer& peer, std::span<std::byte> data) {
   for (const bool sends : {peer.begins, !peer.begins}) {
     Request request =
-        sends ? peer.ranks.start_transfer(part, peer.rank, kTag) : peer.ranks.start_receive(part, peer.rank, kTag);
+        sends ? peer.ranks.start_transfer(data, peer.rank, kTag) : peer.ranks.start_receive(data, peer.rank, kTag);
     peer.wait(request);
   }
-  return (now_s() - begin) / 2;
 }
 
+/// From the one that begins to the other, beside what is measured.
+template <class Value>
+void tell(const Peer& peer, Value& value) {
+  Request request = peer.begins
+                        ? peer.ranks.start_send(std::as_bytes(std::span(&value, 1)), peer.rank, kTag)
+                        : peer.ranks.start_receive(std::as_writable_bytes(std::span(&value, 1)), peer.rank, kTag);
+  peer.wait(request);
+}
+
+/// Both get what the one that begins has seen: it decides how long messages are, and when it has seen enough.
 LinkSpeed measure(const Peer& peer) {
   std::vector<std::byte> data(static_cast<size_t>(kMostBytes));
+  const auto exchange_bytes = [&](int64_t bytes) { exchange(peer, std::span(data).first(static_cast<size_t>(bytes))); };
   LinkSpeed link;
-  const auto fastest = [&](int64_t bytes) {
-    double seconds = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < kTries; ++i) seconds = std::min(seconds, one_way_seconds(peer, data, bytes));
-    return seconds;
-  };
-  link.latency_s = fastest(sizeof(float));
-  // Both go by what the first measured: they must agree on when to stop.
-  for (int64_t bytes = int64_t{4} << 10;; bytes *= 4) {
-    double seconds = one_way_seconds(peer, data, bytes);
-    Request request = peer.begins
-                          ? peer.ranks.start_send(std::as_bytes(std::span(&seconds, 1)), peer.rank, kTag)
-                          : peer.ranks.start_receive(std::as_writable_bytes(std::span(&seconds, 1)), peer.rank, kTag);
-    peer.wait(request);
-    if (seconds < kLongEnough_s && bytes < kMostBytes) continue;
-    link.bytes_per_s = static_cast<double>(bytes) / std::max(fastest(bytes) - link.latency_s, 1e-9);
-    return link;
+  int64_t bytes = 0;  // none: the other one may go
+  if (peer.begins) {
+    link = link_from_tries([&](int64_t size) {
+      tell(peer, size);
+      const double begin = now_s();
+      exchange_bytes(size);
+      return (now_s() - begin) / 2;
+    });
+    tell(peer, bytes);
+  } else {
+    for (tell(peer, bytes); bytes > 0; tell(peer, bytes)) exchange_bytes(bytes);
   }
+  tell(peer, link);
+  return link;
 }
 
 }  // namespace
+
+LinkSpeed link_from_tries(const std::function<double(int64_t bytes)>& one_way_s) {
+  const auto fastest = [&](int64_t bytes) {
+    double first = std::numeric_limits<double>::infinity();
+    double second = first;
+    double spent = 0;
+    for (int i = 0; i < kMostTries && (i < kFewestTries || second > kAlike * first); ++i) {
+      const double seconds = one_way_s(bytes);
+      second = std::min(second, seconds);
+      if (second < first) std::swap(first, second);
+      spent += seconds;
+      if (spent > kEnough_s && i > 0) break;
+    }
+    return first;
+  };
+  LinkSpeed link{.latency_s = fastest(sizeof(float))};
+  for (int64_t bytes = kFewestBytes;; bytes *= 4) {
+    const double seconds = fastest(bytes);
+    if (seconds < std::max(kLongEnough_s, kAboveLatency * link.latency_s) && bytes < kMostBytes) continue;
+    // A latency of more than half of it says that small messages were disturbed, or that the link is faster than can be
+    // told from the largest: this is what it does at least.
+    link.bytes_per_s = static_cast<double>(bytes) / std::max(seconds - link.latency_s, seconds / 2);
+    return link;
+  }
+}
 
 LinkSpeeds measure_links(const Communicator& ranks, const std::vector<int>& node_of_rank, double timeout_s) {
   LinkSpeeds speeds;

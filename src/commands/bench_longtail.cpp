@@ -215,10 +215,22 @@ std::optional<double> joules_to_loss(const LongtailFigures& figures) {
   return *figures.joules * *figures.seconds_to_loss / figures.seconds;
 }
 
+/// What the last trial of splitting came to.
+std::string split_text(const RunResult& result) {
+  if (result.split_decisions.empty()) return result.unsplit_steps > 0 ? "?" : "-";
+  return result.split_decisions.back().taken == Splitting::planned ? "stays" : "off";
+}
+
+nlohmann::ordered_json trials_json(const RunResult& result) {
+  auto trials = nlohmann::ordered_json::array();
+  for (const SplitDecision& decision : result.split_decisions) trials.push_back(json_of(decision));
+  return trials;
+}
+
 void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
   fmt::print("\n{}\n", group.title);
   Table table({"policy", "S", "variant", "util %", "ideal %", "s", "speed", "s to loss", "comm %", "bytes/token",
-               "late mean", "most", "J", "J to loss", "other %", "lag ms"});
+               "late mean", "most", "J", "J to loss", "other %", "lag ms", "gangs", "off", "split"});
   for (const Done& done : runs) {
     const LongtailFigures& f = done.figures;
     table.add(
@@ -228,7 +240,8 @@ void print_group(const LongtailGroup& group, const std::vector<Done>& runs) {
          fmt::format("{:.0f}", f.bytes_per_token), fmt::format("{:.2f}", f.staleness_mean),
          std::to_string(f.staleness_most), optional_number(f.joules, "{:.0f}"),
          optional_number(joules_to_loss(f), "{:.0f}"), percent(f.activity_shares[static_cast<size_t>(Activity::other)]),
-         fmt::format("{:.1f}", 1e3 * f.lag_mean_s)});
+         fmt::format("{:.1f}", 1e3 * f.lag_mean_s), std::to_string(done.result.gangs),
+         std::to_string(done.result.unsplit_steps), split_text(done.result)});
   }
   table.print();
 }
@@ -242,7 +255,11 @@ constexpr const char* kLegend =
     "S above 0 and shares fixed in advance, there is no such\nschedule); s: to the same tokens, validation left out; "
     "speed: against the first row; s to loss: to the training loss (smoothed) that the\nslowest learner of the table "
     "ends with; comm %, other %: of the workers' wall clock; bytes/token: real ones; late: versions; J: modelled\nfrom "
-    "busy_watts and idle_watts (none: not told); lag: mean by which the emulation was behind its devices\n";
+    "busy_watts and idle_watts (none: not told); lag: mean by which the emulation was behind its devices; "
+    "gangs:\nsequences "
+    "that several workers computed at once; off: steps in which none was, to try that or because it was faster; "
+    "split: what the\nlast trial of that came to (-: none was needed, ?: none came to its end: it takes some 20 + 5 S "
+    "steps)\n";
 
 /// Whether all trainings were done.
 bool is_whole(const LongtailPlan& plan, const std::vector<std::vector<Done>>& groups) {
@@ -286,6 +303,10 @@ nlohmann::ordered_json run_json(const Done& done, const Done& first) {
           {"bytes_per_token", f.bytes_per_token},
           {"staleness_mean", f.staleness_mean},
           {"staleness_most", f.staleness_most},
+          {"gangs", done.result.gangs},
+          {"gang_members", done.result.gang_members},
+          {"unsplit_steps", done.result.unsplit_steps},
+          {"split_trials", trials_json(done.result)},
           {"joules_modelled", json_or_null(f.joules)},
           {"joules_to_loss_modelled", json_or_null(joules_to_loss(f))},
           {"joules_counted_of_this_machine", json_or_null(f.counted_joules)},

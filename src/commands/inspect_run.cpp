@@ -36,6 +36,8 @@ class MetricsLines {
   }
 
   const std::deque<nlohmann::json>& last() const { return last_; }
+  /// The last ones of steps that were tried with or without gangs (run_log.hpp).
+  const std::deque<nlohmann::json>& split_trials() const { return split_trials_; }
   bool end_in_the_middle() const { return ends_in_the_middle_; }
   /// Numbers of lines, from 1, that no hat has written.
   const std::vector<int64_t>& bad() const { return bad_; }
@@ -47,8 +49,10 @@ class MetricsLines {
     if (torn_ > 0 && !is_start) bad_.push_back(torn_);
     torn_ = 0;
     if (metrics.is_object()) {
-      last_.push_back(std::move(metrics));
-      if (last_.size() > kLinesShown) last_.pop_front();
+      if (metrics.contains("text") && metrics["text"].is_string() && metrics.value("kind", "") == "split_trial") {
+        keep(metrics, split_trials_);
+      }
+      keep(std::move(metrics), last_);
     } else if (begins_like_one) {
       torn_ = number_;
     } else {
@@ -56,8 +60,14 @@ class MetricsLines {
     }
   }
 
+  static void keep(nlohmann::json metrics, std::deque<nlohmann::json>& newest) {
+    newest.push_back(std::move(metrics));
+    if (newest.size() > kLinesShown) newest.pop_front();
+  }
+
   int64_t number_ = 0;
   std::deque<nlohmann::json> last_;
+  std::deque<nlohmann::json> split_trials_;
   int64_t torn_ = 0;  // the line before, when it only began like one
   bool ends_in_the_middle_ = false;
   std::vector<int64_t> bad_;
@@ -116,6 +126,7 @@ void add_deck(const fs::path& run, Inspection& result) {
 void add_metrics(const fs::path& run, Inspection& result) {
   const fs::path path = run / "metrics.jsonl";
   result.data["last_metrics"] = nlohmann::json::array();
+  result.data["split_trials"] = nlohmann::json::array();
   if (!fs::exists(path)) {
     result.text += "  no metrics.jsonl\n";
     return;
@@ -125,6 +136,10 @@ void add_metrics(const fs::path& run, Inspection& result) {
   for (const nlohmann::json& metrics : lines.last()) {
     result.text += fmt::format("    {}\n", fields_text(metrics));
     result.data["last_metrics"].push_back(metrics);
+  }
+  for (const nlohmann::json& trial : lines.split_trials()) {
+    result.text += fmt::format("  trial of splitting: {}\n", trial["text"].get<std::string>());
+    result.data["split_trials"].push_back(trial);
   }
   if (lines.end_in_the_middle()) result.text += "    (the last line is not complete)\n";
   if (lines.bad().empty()) return;

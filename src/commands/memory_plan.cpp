@@ -1,6 +1,7 @@
 #include "commands/memory_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "commands/compute_choice.hpp"
@@ -142,7 +143,7 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
     throw KeyError("model",
                    fmt::format("the servers of one node need {} of memory, and it has {} available: more servers on "
                                "more nodes share the model out",
-                               gib(servers), gib(available)));
+                               gib(servers), gib(available, Rounding::down)));
   }
   const auto workers = std::count_if(plan.roles.rank_of_worker.begin(), plan.roles.rank_of_worker.end(), here);
   return workers == 0 ? kNoLimit : (available - servers) / workers;
@@ -178,18 +179,24 @@ MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64
     units.tokens = fits;
     return {.recompute = thriftiest, .units = units};
   }
-  const WorkerMemory least = worker_memory(alone, sizes, thriftiest);
+  const bool may_be_alone = plan.deck.gang.policy != SplitPolicy::always;
+  const WorkerMemory least = worker_memory(may_be_alone ? alone : plan, sizes, thriftiest);
   throw KeyError(is_given ? "worker.memory_gib" : "model",
                  fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
                              "tokens {} with worker.recompute = {}) and may use {}{}{}",
                              gib(least.total()), gib(least.parameters), gib(least.gradients), with_commas(sizes.tokens),
-                             gib(least.activations), name_of(thriftiest), gib(limit),
+                             gib(least.activations), name_of(thriftiest), gib(limit, Rounding::down),
                              is_given ? "" : ", its share of what is available on its node",
                              most_workers > 1 ? ", and ranges of it for several workers do not fit either" : ""));
 }
 
-std::string gib(int64_t bytes) {
-  return fmt::format("{:.3g} GiB", static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30));
+std::string gib(int64_t bytes, Rounding rounding) {
+  constexpr double kDigits = 3;
+  const double value = static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
+  if (bytes <= 0) return "0 GiB";
+  const double last_digit = std::pow(10.0, std::floor(std::log10(value)) + 1 - kDigits);
+  const double digits = value / last_digit;
+  return fmt::format("{:.3g} GiB", last_digit * (rounding == Rounding::up ? std::ceil(digits) : std::floor(digits)));
 }
 
 }  // namespace hat

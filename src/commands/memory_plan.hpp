@@ -53,7 +53,8 @@ struct MemoryChoice {
 /// Throws InputError with the numbers when nothing fits.
 MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64_t share);
 
-/// "1.25 GiB".
-std::string gib(int64_t bytes);
+enum class Rounding { up, down };
+/// "1.25 GiB": of what is needed rounded up, so that a limit of that many is enough; a limit is rounded down.
+std::string gib(int64_t bytes, Rounding rounding = Rounding::up);
 
 }  // namespace hat

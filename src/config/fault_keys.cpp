@@ -6,27 +6,16 @@ namespace hat {
 
 void add_fault_keys(OptionSet& options, FaultConfig& fault) {
   options.add_named<FaultPoint>(
-      "fault.at", fault.at,
-      {{"none", FaultPoint::none},
-       {"start", FaultPoint::start},
-       {"pull", FaultPoint::pull},
-       {"compute", FaultPoint::compute},
-       {"push", FaultPoint::push},
-       {"barrier", FaultPoint::barrier},
-       {"update", FaultPoint::update},
-       {"publish", FaultPoint::publish},
-       {"log", FaultPoint::log},
-       {"checkpoint", FaultPoint::checkpoint},
-       {"complete", FaultPoint::complete},
-       {"replay", FaultPoint::replay},
-       {"regroup", FaultPoint::regroup},
-       {"metrics", FaultPoint::metrics},
-       {"shutdown", FaultPoint::shutdown},
-       {"lease_request", FaultPoint::lease_request},
-       {"lease", FaultPoint::lease},
-       {"report", FaultPoint::report},
-       {"commit", FaultPoint::commit},
-       {"control", FaultPoint::control}},
+      "fault.at", fault.at, {{"none", FaultPoint::none},         {"start", FaultPoint::start},
+                             {"pull", FaultPoint::pull},         {"compute", FaultPoint::compute},
+                             {"push", FaultPoint::push},         {"barrier", FaultPoint::barrier},
+                             {"update", FaultPoint::update},     {"publish", FaultPoint::publish},
+                             {"log", FaultPoint::log},           {"checkpoint", FaultPoint::checkpoint},
+                             {"complete", FaultPoint::complete}, {"replay", FaultPoint::replay},
+                             {"regroup", FaultPoint::regroup},   {"metrics", FaultPoint::metrics},
+                             {"shutdown", FaultPoint::shutdown}, {"lease_request", FaultPoint::lease_request},
+                             {"lease", FaultPoint::lease},       {"report", FaultPoint::report},
+                             {"commit", FaultPoint::commit},     {"control", FaultPoint::control}},
       "To see what becomes of a run: where fault.rank dies, freezes or is slow, loses a message or writes badly. "
       "Workers pull, compute, push, come to barriers, and send lease_request and report; servers update, publish, log, "
       "write checkpoints and send commit; server 0 completes these, saves metrics, and sends lease and control; every "

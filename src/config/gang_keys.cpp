@@ -8,16 +8,19 @@ void add_gang_keys(OptionSet& options, GangConfig& gang) {
   options.add_named<SplitPolicy>(
       "split.policy", gang.policy,
       {{"auto", SplitPolicy::automatic}, {"never", SplitPolicy::never}, {"always", SplitPolicy::always}},
-      "One sequence is computed by several workers at once, exactly: where the step is predicted to end earlier, "
-      "never, "
-      "or every sequence by all of them (the usual sequence parallelism). With unbounded staleness, where nobody waits "
-      "for the end of a step, auto is never");
-  options.add("split.max_workers", gang.max_workers, "Most workers of one sequence; 0: all")
+      "One sequence is computed by several workers at once, exactly. auto: where the step is predicted to end earlier, "
+      "and where a sequence fits into the memory of no worker; whether that is faster is measured: now and then some "
+      "steps go without (a line says what came of it), and the better way goes on. never. always: every sequence by "
+      "all "
+      "of them (the usual sequence parallelism). With unbounded staleness, where nobody waits for the end of a step, "
+      "auto is never");
+  options
+      .add("split.max_workers", gang.max_workers, "Most workers of one sequence; 0: all, 1: as split.policy = never")
       ->check(integer_in(0, 1'000'000));
   options.add_named<WireFormat>("split.wire", gang.wire, {{"fp32", WireFormat::fp32}, {"bf16", WireFormat::bf16}},
                                 "What workers of one sequence send each other: keys, values and their gradients in "
-                                "fp32 or bf16. What is computed "
-                                "in bf16 travels as it is");
+                                "fp32 or bf16. What is computed in bf16 travels as it is. Without effect where no "
+                                "sequence is split");
 }
 
 void check_gang(const OptionSet& options, const Deck& deck) {

@@ -17,6 +17,7 @@ namespace hat {
 namespace {
 constexpr double kLongerThan[] = {1.5, 1.0, 0.75, 0.5, 0.35, 0.25, 0.15};
 constexpr double kRange[] = {1.0, 0.75, 0.5, 0.35, 0.25, 0.18};
+constexpr double kMostOfStep = 0.25;  // that a check of links may cost it
 constexpr double kLeastGain = 0.005;  // of the time until a step's end, for which it is worth splitting at all
 
 /// When workers that are free at `free_at` and do `speeds` of work a second have done `work` if none of them idles.
@@ -33,6 +34,8 @@ double common_end(std::vector<std::pair<double, double>> free_at_and_speed, doub
   return end + work / speed;
 }
 }  // namespace
+
+const GangPlanner::Rule GangPlanner::kNotSplit{.longer_than = 0, .range = 1, .most_workers = 1};
 
 double GangPlanner::speed(int64_t worker) const {
   const UnitSize full{.tokens = static_cast<double>(options_.unit_tokens), .area = 0};
@@ -76,16 +79,26 @@ double GangPlanner::latency_seconds(std::span<const int64_t> workers) const {
 
 double GangPlanner::exchange_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const {
   if (!costs_.knows_seconds()) return 0;
-  return exposed_[kind(workers)] * transfer_seconds(workers, lengths) + latency_seconds(workers);
+  const Exposed& exposed = exposed_[kind(workers)];
+  return exposed.transfer * transfer_seconds(workers, lengths) + exposed.latency * latency_seconds(workers);
 }
 
+/// Normalized least mean squares (Widrow and Hoff 1960): each share is corrected as much as it had part in the error.
 void GangPlanner::observe(const PlannedGang& gang, double seconds, double compute_s) {
-  constexpr double kNewest = 0.2;  // weight of the newest gang
+  // Weight of the newest gang; the first ones count as much as all before. Checks are rare, and short.
+  const double newest = gang.reason == GangReason::link_check ? 0.5 : 0.2;
+  constexpr double kLeast = 1e-4;  // a link that was measured on a busy node
+  constexpr double kMost = 10;
   const double transfer = transfer_seconds(gang.workers, gang.lengths);
-  if (transfer > 0) {
-    const double share = (seconds - compute_s - latency_seconds(gang.workers)) / transfer;
-    double& exposed = exposed_[kind(gang.workers)];
-    exposed += kNewest * (std::clamp(share, 0.02, 10.0) - exposed);
+  const double latency = latency_seconds(gang.workers);
+  const double squares = transfer * transfer + latency * latency;
+  if (squares > 0) {
+    Exposed& exposed = exposed_[kind(gang.workers)];
+    const double waited = std::clamp(seconds - compute_s, 0.0, kMost * (transfer + latency));
+    const double error = waited - (exposed.transfer * transfer + exposed.latency * latency);
+    const double part = std::max(newest, 1 / static_cast<double>(++exposed.gangs + 1)) * error / squares;
+    exposed.transfer = std::clamp(exposed.transfer + part * transfer, kLeast, kMost);
+    exposed.latency = std::clamp(exposed.latency + part * latency, kLeast, kMost);
   }
   if (!gang.in_seconds || seconds <= 0) return;
   error_sum_ += std::abs(gang.seconds - seconds) / seconds;
@@ -124,7 +137,7 @@ bool GangPlanner::must_split(const Sequence& sequence) const {
   return options_.gang.least_gang > 0 && sequence.length > options_.gang.unsplit_tokens;
 }
 
-PlannedGang GangPlanner::form(const Sequence& sequence, std::vector<int64_t> workers) const {
+PlannedGang GangPlanner::form(const Sequence& sequence, std::vector<int64_t> workers, MessageCost messages) const {
   PlannedGang gang{.workers = std::move(workers)};
   std::vector<double> speeds;
   for (const int64_t worker : gang.workers) speeds.push_back(must_split(sequence) ? 1.0 : speed(worker));
@@ -134,7 +147,8 @@ PlannedGang GangPlanner::form(const Sequence& sequence, std::vector<int64_t> wor
     gang.seconds = std::max(gang.seconds, costs_.seconds(gang.workers[member], size));
     gang.lengths.push_back(bounds[member + 1] - bounds[member]);
   }
-  gang.seconds += exchange_seconds(gang.workers, gang.lengths);
+  if (messages == MessageCost::predicted) gang.exchange_s = exchange_seconds(gang.workers, gang.lengths);
+  gang.seconds += gang.exchange_s;
   gang.in_seconds = costs_.knows_seconds();
   return gang;
 }
@@ -157,8 +171,9 @@ GangPlanner::Outcome GangPlanner::simulate(std::span<const Sequence> sequences, 
     const double ranges = std::ceil(alone / (rule.range * load.seconds));
     int64_t count = ranges < static_cast<double>(most) ? std::max<int64_t>(2, static_cast<int64_t>(ranges)) : most;
     if (must) count = std::max(count, options_.gang.least_gang);
-    PlannedGang gang = form(sequence, choose(free_at, count));
+    PlannedGang gang = form(sequence, choose(free_at, count), load.messages);
     gang.place = place;
+    if (must) gang.reason = GangReason::memory;
     double begin = 0;
     for (const int64_t worker : gang.workers) begin = std::max(begin, free_at[static_cast<size_t>(worker)]);
     for (const int64_t worker : gang.workers) free_at[static_cast<size_t>(worker)] = begin + gang.seconds;
@@ -187,36 +202,39 @@ GangPlanner::Outcome GangPlanner::simulate(std::span<const Sequence> sequences, 
   return outcome;
 }
 
-std::vector<PlannedGang> GangPlanner::plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
-                                           int64_t staleness, bool may_split) const {
-  const GangOptions& gang = options_.gang;
-  const auto workers = static_cast<int64_t>(free_at.size());
-  const int64_t most = std::min(gang.max_workers, workers);
-  if (gang.policy == SplitPolicy::never || most < 2 || sequences.empty()) return {};
+int64_t GangPlanner::most_workers(const Load& load) const {
+  return std::min(options_.gang.max_workers, std::ssize(load.free_at));
+}
+
+GangPlanner::Load GangPlanner::load_of(std::span<const Sequence> sequences, const std::vector<double>& free_at,
+                                       int64_t staleness) const {
   Load load{.free_at = free_at, .staleness = staleness};
   for (const Sequence& sequence : sequences) load.work += costs_.cost(size_of(sequence));
   std::vector<std::pair<double, double>> free_at_and_speed;
-  for (int64_t worker = 0; worker < workers; ++worker) {
+  for (int64_t worker = 0; worker < std::ssize(free_at); ++worker) {
     load.speeds.push_back(speed(worker));
     load.speed += load.speeds.back();
     free_at_and_speed.emplace_back(free_at[static_cast<size_t>(worker)], load.speeds.back());
   }
-  load.mean_speed = load.speed / static_cast<double>(workers);
+  load.mean_speed = load.speed / static_cast<double>(free_at.size());
   load.seconds = load.work / load.speed;
   load.common_end = common_end(std::move(free_at_and_speed), load.work);
-  if (gang.policy == SplitPolicy::always) {
-    return simulate(sequences, free_at, load, {.longer_than = 0, .range = 0, .most_workers = most}).gangs;
-  }
-  const double begin = std::ranges::min(free_at);
-  Outcome best = simulate(sequences, free_at, load, {.longer_than = 0, .range = 1, .most_workers = 1});
-  if (!may_split) return best.gangs;
+  return load;
+}
+
+/// Of all rules the one whose step ends earliest: `unsplit` is that of not splitting.
+GangPlanner::Outcome GangPlanner::earliest(std::span<const Sequence> sequences, const Load& load,
+                                           Outcome unsplit) const {
+  const int64_t most = most_workers(load);
+  const double begin = std::ranges::min(load.free_at);
+  Outcome best = std::move(unsplit);
   double least = begin + (best.score - begin) * (1 - kLeastGain);
   const double longest = costs_.cost(size_of(sequences.front())) / load.mean_speed;
   for (const int64_t most_workers : {most, (most + 1) / 2}) {
     for (const double longer_than : kLongerThan) {
       if (longest <= longer_than * load.seconds) continue;
       for (const double range : kRange) {
-        Outcome outcome = simulate(sequences, free_at, load,
+        Outcome outcome = simulate(sequences, load.free_at, load,
                                    {.longer_than = longer_than, .range = range, .most_workers = most_workers});
         const bool better = outcome.score < least || (outcome.score == least && outcome.busy_until < best.busy_until);
         if (!better) continue;
@@ -225,7 +243,46 @@ std::vector<PlannedGang> GangPlanner::plan(std::span<const Sequence> sequences, 
       }
     }
   }
-  return best.gangs;
+  return best;
+}
+
+std::vector<PlannedGang> GangPlanner::plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
+                                           int64_t staleness, bool may_split) const {
+  if (options_.gang.policy == SplitPolicy::never || sequences.empty()) return {};
+  const Load load = load_of(sequences, free_at, staleness);
+  const int64_t most = most_workers(load);
+  if (most < 2) return {};
+  if (options_.gang.policy == SplitPolicy::always) {
+    return simulate(sequences, free_at, load, {.longer_than = 0, .range = 0, .most_workers = most}).gangs;
+  }
+  Outcome unsplit = simulate(sequences, free_at, load, kNotSplit);
+  if (!may_split) return unsplit.gangs;
+  return earliest(sequences, load, std::move(unsplit)).gangs;
+}
+
+// The longest sequence that does not cost too much: the shorter one is, the less of its time is that of transfers.
+std::optional<PlannedGang> GangPlanner::link_check(std::span<const Sequence> sequences,
+                                                   const std::vector<double>& free_at, int64_t staleness,
+                                                   double wait_s) const {
+  if (options_.gang.policy != SplitPolicy::automatic || sequences.empty()) return std::nullopt;
+  Load load = load_of(sequences, free_at, staleness);
+  if (most_workers(load) < 2) return std::nullopt;
+  wait_s = std::min(wait_s, kMostOfStep * load.seconds);
+  const std::vector<int64_t> pair = choose(free_at, 2);
+  std::optional<PlannedGang> check;
+  for (size_t place = 0; place < sequences.size() && sequences[place].length >= 2; ++place) {
+    if (must_split(sequences[place])) continue;
+    PlannedGang gang = form(sequences[place], pair, MessageCost::predicted);
+    if (gang.exchange_s > wait_s) continue;
+    gang.place = place;
+    gang.reason = GangReason::link_check;
+    check = std::move(gang);
+    break;
+  }
+  if (!check) return std::nullopt;
+  load.messages = MessageCost::none;
+  const bool any = !earliest(sequences, load, simulate(sequences, free_at, load, kNotSplit)).gangs.empty();
+  return any ? check : std::nullopt;
 }
 
 }  // namespace hat

@@ -79,7 +79,7 @@ Ledger::Ledger(DataOrder& order, std::vector<std::vector<Sequence>> validation, 
       run_{.committed = options.first_step,
            .committed_at = {},
            .workers = std::vector<WorkerState>(static_cast<size_t>(options.workers))} {
-  advance_phase();
+  advance_phase(0);
 }
 
 int64_t Ledger::next_pause(int64_t after) const {
@@ -116,11 +116,11 @@ int64_t Ledger::stop() {
     std::erase_if(worker.reserved, [&](const Assigned& range) { return range.step >= end; });
   }
   options_.end_step = pause_ = end;
-  advance_phase();
+  advance_phase(0);
   return end;
 }
 
-void Ledger::advance_phase() {
+void Ledger::advance_phase(double now_s) {
   if (stopped_) {
     if (run_.committed == options_.end_step) phase_ = Phase::finished;
     return;
@@ -145,6 +145,7 @@ void Ledger::advance_phase() {
     }
     phase_ = pause_ == options_.end_step ? Phase::finished : Phase::training;
     pause_ = next_pause(pause_);
+    trial_.resume(now_s, pause_ - run_.committed);
   }
 }
 
@@ -166,13 +167,32 @@ void Ledger::add_gang(OpenStep& open, int64_t step, const Sequence& sequence, Pl
     const int64_t number = next_unit_;
     add_unit(open, {range}).gang = gang;
     open.own_units[worker].push_back(number);
-    run_.workers[worker].reserved.push_back({.step = step,
-                                             .unit = number,
-                                             .size = size_of(range),
-                                             .gang = next_gang_,
-                                             .exchange_s = gangs_.exchange_seconds(plan.workers, plan.lengths)});
+    run_.workers[worker].reserved.push_back(
+        {.step = step, .unit = number, .size = size_of(range), .gang = next_gang_, .exchange_s = plan.exchange_s});
   }
   open.gangs.push_back({.number = next_gang_++, .plan = std::move(plan)});
+}
+
+/// `sequences`: longest first.
+std::vector<PlannedGang> Ledger::plan_gangs(const std::vector<Sequence>& sequences, int64_t worker, int64_t step,
+                                            double now_s) {
+  // Before units are predicted in seconds nothing is known that a trial could compare.
+  const bool is_measured = tries_splitting() && costs_.knows_seconds();
+  const bool may_split = !is_measured || trial_.may_split(step);
+  // Units fixed in advance: as if all began at once.
+  const std::vector<double> free_at =
+      plans_ahead() ? planner_.free_at(worker, step, run_, now_s) : std::vector<double>(run_.workers.size(), 0.0);
+  const int64_t staleness = step < options_.sync_steps ? 0 : options_.staleness;
+  std::vector<PlannedGang> plan = gangs_.plan(sequences, free_at, staleness, may_split);
+  const bool has_chosen =
+      std::ranges::any_of(plan, [](const PlannedGang& gang) { return gang.reason == GangReason::ends_earlier; });
+  const double risked_s = is_measured && may_split && !has_chosen ? link_checks_.seconds(step) : 0;
+  if (risked_s <= 0) return plan;
+  if (std::optional<PlannedGang> check = gangs_.link_check(sequences, free_at, staleness, risked_s)) {
+    link_checks_.plan(step, check->exchange_s);
+    plan.push_back(std::move(*check));
+  }
+  return plan;
 }
 
 /// Returns the sequences that are none's, in their order.
@@ -180,12 +200,7 @@ std::vector<Sequence> Ledger::form_gangs(OpenStep& open, int64_t worker, int64_t
                                          double now_s) {
   if (options_.gang.policy == SplitPolicy::never || options_.staleness == kUnbounded) return sequences;
   const std::vector<Sequence> sorted = longest_first(sequences);
-  const bool may_split = !tries_splitting() || trial_.may_split(step);
-  // Units fixed in advance: as if all began at once.
-  const std::vector<double> free_at =
-      plans_ahead() ? planner_.free_at(worker, step, run_, now_s) : std::vector<double>(run_.workers.size(), 0.0);
-  const int64_t staleness = step < options_.sync_steps ? 0 : options_.staleness;
-  for (PlannedGang& gang : gangs_.plan(sorted, free_at, staleness, may_split)) {
+  for (PlannedGang& gang : plan_gangs(sorted, worker, step, now_s)) {
     const Sequence& sequence = sorted[gang.place];
     sequences.erase(std::ranges::find(sequences, sequence));
     add_gang(open, step, sequence, std::move(gang));
@@ -374,6 +389,9 @@ void Ledger::gang_computed(OpenStep& step, const Unit& unit, const UnitReport& r
   gang.compute_s = std::max(gang.compute_s, report.seconds);
   ++gang.reports;
   if (gang.reports < std::ssize(gang.plan.workers)) return;
+  if (gang.plan.reason == GangReason::link_check) {
+    link_checks_.observe(gang.plan.exchange_s, std::max(0.0, gang.seconds - gang.compute_s));
+  }
   gangs_.observe(gang.plan, gang.seconds, gang.compute_s);
 }
 
@@ -419,8 +437,11 @@ void Ledger::commit_complete_steps(double now_s) {
     const bool computed = step.units_computed == static_cast<int64_t>(step.units.size());
     if (!computed || !std::all_of(step.complete.begin(), step.complete.end(), [](bool c) { return c; })) return;
     StepResult result{.step = run_.committed, .epoch = step.epoch, .staleness_counts = step.staleness_counts};
+    int64_t chosen = 0;  // because the step ends earlier
     for (const Gang& gang : step.gangs) {
       ++result.gangs;
+      if (gang.plan.reason == GangReason::memory) ++result.required_gangs;
+      if (gang.plan.reason == GangReason::ends_earlier) ++chosen;
       result.gang_members += std::ssize(gang.plan.workers);
     }
     for (const auto& [number, unit] : step.units) {  // in unit order, so that equal units give equal bits
@@ -433,7 +454,8 @@ void Ledger::commit_complete_steps(double now_s) {
     }
     if (tries_splitting() && costs_.knows_seconds()) {
       const double speed = mean_speed();
-      trial_.committed(run_.committed, step.cost / speed, step.longest_cost / speed, result.gangs, now_s);
+      trial_.committed(run_.committed, step.cost / speed, step.longest_cost / speed, chosen, now_s);
+      link_checks_.advance(now_s);
     }
     finished_steps_.push_back(std::move(result));
     steps_.erase(found);
@@ -441,18 +463,18 @@ void Ledger::commit_complete_steps(double now_s) {
     run_.committed_at[run_.committed] = now_s;
     run_.committed_at.erase(run_.committed - 1 - options_.staleness - options_.lookahead);
     ++run_.committed;
-    advance_phase();
+    advance_phase(now_s);
   }
 }
 
-void Ledger::group_evaluated(const EvaluationReport& report) {
+void Ledger::group_evaluated(const EvaluationReport& report, double now_s) {
   if (report.unit < 0 || report.unit >= static_cast<int64_t>(groups_leased_)) {
     throw Error(fmt::format("validation group {} was reported, but it is not leased", report.unit));
   }
   std::optional<EvaluationReport>& group = groups_[static_cast<size_t>(report.unit)];
   if (group.has_value()) throw Error(fmt::format("validation group {} was reported twice", report.unit));
   group = report;
-  advance_phase();
+  advance_phase(now_s);
 }
 
 int64_t Ledger::step_tokens(int64_t step) const {

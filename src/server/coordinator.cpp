@@ -171,7 +171,7 @@ void Coordinator::receive(GradientSketch sketch) {
 }
 
 void Coordinator::receive(const EvaluationReport& report) {
-  ledger_.group_evaluated(report);
+  ledger_.group_evaluated(report, now_s());
   after_event();
 }
 
@@ -221,6 +221,7 @@ void Coordinator::log_steps() {
 
 void Coordinator::after_event() {
   log_steps();
+  for (const SplitDecision& decision : ledger_.take_split_decisions()) log_.split_decision(decision);
   for (const EvaluationResult& result : ledger_.take_evaluations()) {
     log_.evaluation(result);
     time_limit_.training_goes_on(now_s());
@@ -332,8 +333,9 @@ void Coordinator::end_if_done() {
       static_cast<int>(ended_workers_.size()) < plan_.roles.workers() || last_checkpoint_ < end_step_) {
     return;
   }
-  log_.say_summary(
-      {.time_error = ledger_.gang_planner().relative_error(), .unsplit_steps = ledger_.split_trial().unsplit_steps()});
+  log_.say_summary({.time_error = ledger_.gang_planner().relative_error(),
+                    .unsplit_steps = ledger_.split_trial().unsplit_steps(),
+                    .unfinished_trial = ledger_.split_trial().unfinished()});
   // The other ranks wait for this one and must hear from it: it goes on while the disk takes its time.
   closing_ = thread_.submit([this] { log_.close_files(); });
 }

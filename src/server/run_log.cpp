@@ -70,18 +70,25 @@ void RunLog::write_status(json status) {
   write_file_durably(run_ / "status.json", status.dump(2) + "\n");
 }
 
+void RunLog::unit(const UnitReport& report) {
+  interval_tokens_ += report.tokens;
+  run_metrics_.unit(report);
+}
+
 void RunLog::step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks) {
   const int64_t done = result.step + 1;
   step_points_.push_back({.step = done, .nats = result.nats, .tokens = result.tokens, .seconds = seconds()});
   trained_tokens_ += result.tokens;
-  interval_tokens_ += result.tokens;
-  interval_nats_ += result.nats;
+  interval_loss_.tokens += result.tokens;
+  interval_loss_.nats += result.nats;
   if (staleness_counts_.size() < result.staleness_counts.size()) {
     staleness_counts_.resize(result.staleness_counts.size(), 0);
   }
   for (size_t s = 0; s < result.staleness_counts.size(); ++s) staleness_counts_[s] += result.staleness_counts[s];
   gangs_ += result.gangs;
   gang_members_ += result.gang_members;
+  required_gangs_ += result.required_gangs;
+  if (result.gangs > 0) ++gang_steps_;
   json line{{"kind", "step"},
             {"step", done},
             {"epoch", result.epoch},
@@ -92,6 +99,7 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
             {"staleness", result.staleness_counts},
             {"gangs", result.gangs},
             {"gang_members", result.gang_members},
+            {"required_gangs", result.required_gangs},
             {"seconds", seconds()}};
   blocks_.step(blocks, line);
   metrics_.append(line.dump());
@@ -99,16 +107,21 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
   last_step_s_ = now_s();
   if (done % plan_.deck.log_every != 0 && done != end_step_) return;
   const double now = now_s();
-  const AccountReading time = run_metrics_.take_interval();
-  say(
-      fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}  norm {:.3f}  {:>7.0f} tokens/s  "
-                  "utilization {:.1f} %  communication {:.1f} %",
-                  done, plan_.end_step, result.epoch, mean(interval_nats_, interval_tokens_), learning_rate, norm,
-                  static_cast<double>(interval_tokens_) / (now - interval_start_s_), 100 * utilization(time),
-                  100 * communication_share(time)));
-  interval_start_s_ = now;
-  interval_tokens_ = 0;
-  interval_nats_ = 0;
+  std::string line_text =
+      fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}", done, plan_.end_step, result.epoch,
+                  mean(interval_loss_.nats, interval_loss_.tokens), learning_rate);
+  if (!std::isnan(norm)) line_text += fmt::format("  norm {:.3f}", norm);
+  // Of what workers have reported meanwhile, for whatever steps: those that end together have their lines at once.
+  if (interval_tokens_ > 0) {
+    const AccountReading time = run_metrics_.take_interval();
+    line_text += fmt::format("  {:>7.0f} tokens/s  utilization {:.1f} %  communication {:.1f} %",
+                             static_cast<double>(interval_tokens_) / (now - interval_start_s_), 100 * utilization(time),
+                             100 * communication_share(time));
+    interval_start_s_ = now;
+    interval_tokens_ = 0;
+  }
+  say(line_text);
+  interval_loss_ = {};
 }
 
 void RunLog::evaluation(const EvaluationResult& result) {
@@ -127,6 +140,15 @@ void RunLog::evaluation(const EvaluationResult& result) {
                   counted(result.step, "step"), bits_per_byte, mean(result.nats, result.tokens),
                   with_commas(result.tokens)));
   interval_start_s_ += now_s() - last_step_s_;  // validation does not count as training speed
+}
+
+void RunLog::split_decision(const SplitDecision& decision) {
+  split_decisions_.push_back(decision);
+  const std::string text = text_of(decision, plan_.least_gang > 0);
+  json line = json_of(decision);
+  line.update({{"kind", "split_trial"}, {"text", text}, {"seconds", seconds()}});
+  metrics_.append(line.dump());
+  say(text);
 }
 
 void RunLog::checkpoint(int64_t step, const std::filesystem::path& path, const CheckpointCost& cost) {
@@ -302,22 +324,37 @@ void RunLog::say_gangs(const GangSummary& gangs) {
     say("sequences computed by several workers: none");
     return;
   }
+  unsplit_steps_ = gangs.unsplit_steps;
   metrics_.append(json{{"kind", "gangs"},
                        {"gangs", gangs_},
                        {"members", gang_members_},
+                       {"required", required_gangs_},
                        {"time_error", std::isnan(gangs.time_error) ? json(nullptr) : json(gangs.time_error)},
                        {"unsplit_steps", gangs.unsplit_steps}}
                       .dump());
+  const std::string required =
+      required_gangs_ > 0 ? fmt::format(", {} of them because no worker has the memory", with_commas(required_gangs_))
+                          : "";
   std::string predicted;
   if (!std::isnan(gangs.time_error)) {
     predicted = fmt::format("; their seconds were predicted within {:.1f} % (mean)", 100 * gangs.time_error);
   }
-  if (gangs.unsplit_steps > 0) {
-    predicted +=
-        fmt::format("; none in {} steps, to see whether that is faster, or because it was", gangs.unsplit_steps);
+  say(fmt::format("sequences computed by several workers: {} in {} of {}, by {:.1f} on average{}{}",
+                  with_commas(gangs_), gang_steps_, counted(std::ssize(step_points_), "step"),
+                  mean(static_cast<double>(gang_members_), gangs_), required, predicted));
+  say_trials(gangs);
+}
+
+void RunLog::say_trials(const GangSummary& gangs) const {
+  const bool some_required = plan_.least_gang > 0;
+  if (!split_decisions_.empty()) {
+    say(fmt::format("{} of splitting, the last: {}", counted(std::ssize(split_decisions_), "trial"),
+                    text_of(split_decisions_.back(), some_required)));
   }
-  say(fmt::format("sequences computed by several workers: {}, by {:.1f} on average{}", with_commas(gangs_),
-                  mean(static_cast<double>(gang_members_), gangs_), predicted));
+  if (gangs.unfinished_trial) {
+    say(fmt::format("a trial of splitting did not come to its end: {}",
+                    steps_text(*gangs.unfinished_trial, some_required)));
+  }
 }
 
 void RunLog::say_summary(const GangSummary& gangs) {
@@ -388,6 +425,10 @@ RunResult RunLog::result() const {
                    .evaluations = {},
                    .staleness_counts = staleness_counts_,
                    .workers = workers_,
+                   .gangs = gangs_,
+                   .gang_members = gang_members_,
+                   .unsplit_steps = unsplit_steps_,
+                   .split_decisions = split_decisions_,
                    .tokens = trained_tokens_,
                    .seconds = seconds()};
   for (size_t i = 0; i < evaluations_.size(); ++i) {

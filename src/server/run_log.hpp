@@ -26,11 +26,15 @@ namespace hat {
 ///               continued from, where lines may be missing, or, without a gradient log, there again
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null in
 ///               unbounded training), staleness (pushes by versions late), gangs (sequences that
-///               several workers computed at once), gang_members (ranges of those), seconds since the start; what is
-///               recorded of blocks (block_log.hpp)
+///               several workers computed at once), gang_members (ranges of those), required_gangs (of the gangs: no
+///               worker has the memory), seconds since the start; what is recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
 ///   checkpoint  step, path, seconds, longest_copy_seconds (of one block on one server, which does nothing else
 ///               meanwhile), logged_bytes_per_step (gradient log of all servers, since the start)
+///   split_trial steps were tried without gangs, or with them again (SplitDecision): first_step, last_step (steps done
+///               with the first and the last of them), tried and taken from now on ("planned": gangs where a step is
+///               predicted to end earlier, "off"), utilization_planned, utilization_off, gangs (that the plans of the
+///               tried steps had), text (all of that in a sentence), seconds since the start
 ///   stop        step (number of steps that the run ends after, early), reason, seconds
 ///   worker      worker, seconds by activity, tokens, units;
 ///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, exchanged_bytes
@@ -43,7 +47,8 @@ namespace hat {
 ///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
 ///               are not read)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
-///               gangs; null: none predicted), unsplit_steps (in which splitting was off because it had not paid)
+///               gangs; null: none predicted), required (of the gangs: no worker has the memory), unsplit_steps (whose
+///               sequences were split only for memory: to try that, or because it had been better)
 
 /// What a checkpoint, and the log until then, cost all servers.
 struct CheckpointCost {
@@ -55,16 +60,18 @@ struct CheckpointCost {
 struct GangSummary {
   double time_error = 0;      ///< of their predicted seconds (GangPlanner); NaN: none predicted
   int64_t unsplit_steps = 0;  ///< SplitTrial
+  std::optional<SplitDecision> unfinished_trial = {};
 };
 
 class RunLog {
  public:
   RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<std::vector<Sequence>>& validation);
 
-  void unit(const UnitReport& report) { run_metrics_.unit(report); }
+  void unit(const UnitReport& report);
   void server_completed(const StepComplete& message) { run_metrics_.server_completed(message); }
   void step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks);
   void evaluation(const EvaluationResult& result);
+  void split_decision(const SplitDecision& decision);
   void checkpoint(int64_t step, const std::filesystem::path& path, const CheckpointCost& cost);
   void worker(const WorkerSummary& summary);
   /// The closing summary.
@@ -85,6 +92,7 @@ class RunLog {
   void say_workers() const;
   void say_hidden() const;
   void say_gangs(const GangSummary& gangs);
+  void say_trials(const GangSummary& gangs) const;
   void say_memory() const;
   void say_energy() const;
   void say_emulation() const;
@@ -97,13 +105,20 @@ class RunLog {
   double start_s_;
   int64_t trained_tokens_ = 0;
   double interval_start_s_;
-  double last_step_s_;  // when the last step was committed; validation begins then
-  int64_t interval_tokens_ = 0;
-  double interval_nats_ = 0;
+  double last_step_s_;           // when the last step was committed; validation begins then
+  int64_t interval_tokens_ = 0;  // of units that were reported
+  struct {
+    double nats = 0;
+    int64_t tokens = 0;
+  } interval_loss_;  // of steps that were committed since the last line
   std::vector<EvaluationResult> evaluations_;
   std::vector<int64_t> staleness_counts_;
   int64_t gangs_ = 0;
   int64_t gang_members_ = 0;
+  int64_t required_gangs_ = 0;
+  int64_t gang_steps_ = 0;  // that had some
+  std::vector<SplitDecision> split_decisions_;
+  int64_t unsplit_steps_ = 0;
   std::vector<WorkerSummary> workers_;
   std::filesystem::path last_checkpoint_;
   int64_t end_step_;  // the plan's, or where the run stops early

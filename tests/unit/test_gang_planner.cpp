@@ -150,5 +150,58 @@ TEST(GangPlanner, LearnsWhatExchangesCost) {
   EXPECT_GT(planner.relative_error(), 0);
 }
 
+// Links that were measured on a busy node are a thousand times faster or slower than it seemed: gangs that come all the
+// same correct that, whether transfers or latencies were wrong, soon and in both directions.
+TEST(GangPlanner, LearnsThatLinksWereMeasuredBadly) {
+  constexpr double kWrong = 1000;
+  LedgerOptions options = options_for(4, SplitPolicy::automatic);
+  const UnitCostModel costs = costs_of(options, 1e4);
+  const PlannedGang gang = GangPlanner(options, costs).plan(long_tail(), free_now(options), 0).at(0);
+  const double compute_s = gang.seconds;  // messages take no time
+  const LinkSpeed fast{.bytes_per_s = 1e10, .latency_s = 1e-5};
+  for (const LinkSpeed& measured : {LinkSpeed{.bytes_per_s = fast.bytes_per_s / kWrong, .latency_s = fast.latency_s},
+                                    LinkSpeed{.bytes_per_s = fast.bytes_per_s, .latency_s = 1.0}}) {
+    options.gang.links.inside = measured;
+    GangPlanner planner(options, costs);
+    options.gang.links.inside = fast;
+    const double really_s = GangPlanner(options, costs).exchange_seconds(gang.workers, gang.lengths);
+    options.gang.links.inside = measured;
+    ASSERT_GT(planner.exchange_seconds(gang.workers, gang.lengths), 100 * really_s);
+    for (int i = 0; i < 20; ++i) planner.observe(gang, compute_s + really_s, compute_s);
+    EXPECT_LT(planner.exchange_seconds(gang.workers, gang.lengths), 0.1 * compute_s);
+    EXPECT_FALSE(planner.plan(long_tail(), free_now(options), 0).empty());
+  }
+}
+
+// What a check costs stays within what may be risked; there is none where links are not what speaks against gangs.
+TEST(GangPlanner, ChecksOfLinks) {
+  LedgerOptions options = options_for(8, SplitPolicy::automatic);
+  const UnitCostModel costs = costs_of(options, 1e4);
+  options.gang.links.inside = {.bytes_per_s = 1e6, .latency_s = 1e-5};
+  const GangPlanner planner(options, costs);
+  std::vector<Sequence> sequences{{.length = 16384}};
+  for (int64_t length = 600; length > 8; length -= 16) sequences.push_back({.length = length});
+  ASSERT_TRUE(planner.plan(sequences, free_now(options), 0).empty());
+  int64_t length = 0;
+  for (const double wait_s : {0.03, 0.1, 1e9}) {
+    const auto check = planner.link_check(sequences, free_now(options), 0, wait_s);
+    ASSERT_TRUE(check) << wait_s;
+    expect_sound(*check, sequences[check->place], options);
+    EXPECT_EQ(check->workers.size(), 2U);
+    EXPECT_EQ(check->reason, GangReason::link_check);
+    EXPECT_LE(check->exchange_s, wait_s);
+    EXPECT_LT(check->exchange_s, 1);  // and not much of the step
+    EXPECT_GE(sequences[check->place].length, length);
+    length = sequences[check->place].length;
+  }
+  EXPECT_FALSE(planner.link_check(sequences, free_now(options), 0, 1e-9));
+  const std::vector<Sequence> equal(64, Sequence{.length = 500});
+  EXPECT_FALSE(planner.link_check(equal, free_now(options), 0, 1e9));
+  for (const SplitPolicy policy : {SplitPolicy::never, SplitPolicy::always}) {
+    options.gang.policy = policy;
+    EXPECT_FALSE(GangPlanner(options, costs).link_check(sequences, free_now(options), 0, 1e9));
+  }
+}
+
 }  // namespace
 }  // namespace hat

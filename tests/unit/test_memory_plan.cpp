@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
 
 #include "commands/compute_choice.hpp"
 #include "commands/machine.hpp"
@@ -104,6 +105,42 @@ TEST(MemoryPlan, NamesTheLimitThatWasMet) {
   plan.deck.worker.memory_gib = 1000;
   EXPECT_EQ(refusal(plan, 1000).find("worker.memory_gib"), std::string::npos) << refusal(plan, 1000);
   EXPECT_NE(refusal(plan, 1000).find("share"), std::string::npos) << refusal(plan, 1000);
+}
+
+// Whoever gives as much memory as the message says is needed is refused no more; nor is who follows a limit's text.
+TEST(MemoryPlan, AsMuchAsIsSaidToBeNeededIsEnough) {
+  for (const SplitPolicy policy : {SplitPolicy::never, SplitPolicy::automatic, SplitPolicy::always}) {
+    for (int64_t width = 48; width <= 480; width += 48) {
+      RunPlan plan = plan_of({0, 0, 0}, 1);
+      plan.deck.gang.policy = policy;
+      plan.deck.model.heads = 4;
+      plan.deck.model.kv_heads = 4;
+      plan.deck.model.width = width;
+      plan = make_run_plan(plan.deck, plan.roles);
+      plan.deck.worker.memory_gib = 1e-6;
+      const std::string text = refusal(plan, int64_t{1} << 40);
+      const std::string words = "a worker needs ";
+      const size_t at = text.find(words);
+      ASSERT_NE(at, std::string::npos) << text;
+      plan.deck.worker.memory_gib = std::stod(text.substr(at + words.size()));
+      EXPECT_EQ(refusal(plan, int64_t{1} << 40), "nothing was refused") << text;
+    }
+  }
+}
+
+TEST(Gib, NeedsAreRoundedUpAndLimitsDown) {
+  constexpr double kGib = 1 << 30;
+  for (int64_t bytes = 1; bytes < int64_t{1} << 50; bytes = bytes * 17 / 10 + 1) {
+    const double up = std::stod(gib(bytes)) * kGib;
+    const double down = std::stod(gib(bytes, Rounding::down)) * kGib;
+    const auto value = static_cast<double>(bytes);
+    EXPECT_GE(up, value * (1 - 1e-12)) << bytes;
+    EXPECT_LE(up, value * 1.0101) << bytes;
+    EXPECT_LE(down, value * (1 + 1e-12)) << bytes;
+    EXPECT_GE(down, value / 1.0101) << bytes;
+  }
+  EXPECT_EQ(gib(int64_t{5} << 28), "1.25 GiB");
+  EXPECT_EQ(gib(0), "0 GiB");
 }
 
 TEST(MemoryPlan, SharesANodeAmongItsWorkers) {

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,13 @@
 
 namespace hat {
 
+/// Why a sequence is split.
+enum class GangReason {
+  ends_earlier,  ///< the step does, as predicted (or the deck wants it, by split.policy = always)
+  memory,        ///< no worker can hold it
+  link_check     ///< to see whether links are really as slow as a plan without gangs has it
+};
+
 /// A sequence that several workers compute at once.
 struct PlannedGang {
   size_t place = 0;                   ///< of the sequence, in those given
@@ -18,6 +26,8 @@ struct PlannedGang {
   std::vector<int64_t> lengths = {};  ///< target tokens of each range
   double seconds = 0;                 ///< predicted, from when all members have begun; no seconds but FLOP in units of
   bool in_seconds = false;            ///< one token's where no unit's time is known yet
+  double exchange_s = 0;              ///< of `seconds`: what members wait for each other
+  GangReason reason = GangReason::ends_earlier;
 };
 
 /// Decides by predicted time which sequences of a step are computed by several workers, and by which. In virtual time
@@ -37,6 +47,10 @@ class GangPlanner {
   /// `may_split` only sequences that are too long for the memory of one worker are split.
   std::vector<PlannedGang> plan(std::span<const Sequence> sequences, const std::vector<double>& free_at,
                                 int64_t staleness, bool may_split = true) const;
+  /// Where only what messages are predicted to cost keeps a step with these sequences from having gangs: the one that
+  /// tells most about it, of two workers that wait for each other for at most `wait_s`, as predicted.
+  std::optional<PlannedGang> link_check(std::span<const Sequence> sequences, const std::vector<double>& free_at,
+                                        int64_t staleness, double wait_s) const;
 
   /// Seconds that a gang's members wait for keys, values and gradients of each other. 0 while units are not predicted
   /// in seconds.
@@ -52,6 +66,8 @@ class GangPlanner {
     double range = 0;        // share of the mean load that a range has at most
     int64_t most_workers = 0;
   };
+  static const Rule kNotSplit;
+  enum class MessageCost { predicted, none };
   struct Load {
     std::vector<double> free_at = {};  // by worker
     std::vector<double> speeds = {};   // cost per second
@@ -61,6 +77,7 @@ class GangPlanner {
     double seconds = 0;     // of every worker, if nobody ever waits
     double common_end = 0;  // when all have ended together, if nobody waits
     int64_t staleness = 0;
+    MessageCost messages = MessageCost::predicted;
   };
   struct Outcome {
     double score = 0;       // when the step ends, as far as that holds anything up
@@ -69,8 +86,11 @@ class GangPlanner {
   };
   Outcome simulate(std::span<const Sequence> sequences, std::vector<double> free_at, const Load& load,
                    const Rule& rule) const;
+  Load load_of(std::span<const Sequence> sequences, const std::vector<double>& free_at, int64_t staleness) const;
+  Outcome earliest(std::span<const Sequence> sequences, const Load& load, Outcome unsplit) const;
+  int64_t most_workers(const Load& load) const;
   bool must_split(const Sequence& sequence) const;
-  PlannedGang form(const Sequence& sequence, std::vector<int64_t> workers) const;
+  PlannedGang form(const Sequence& sequence, std::vector<int64_t> workers, MessageCost messages) const;
   std::vector<int64_t> choose(const std::vector<double>& free_at, int64_t count) const;
   double transfer_seconds(std::span<const int64_t> workers, std::span<const int64_t> lengths) const;
   double latency_seconds(std::span<const int64_t> workers) const;
@@ -81,8 +101,14 @@ class GangPlanner {
 
   const LedgerOptions& options_;
   const UnitCostModel& costs_;
-  /// Share of a gang's transfers that its members wait for, as measured: on one node, between nodes.
-  std::array<double, 2> exposed_{0.5, 0.5};
+  /// What members of a gang wait for, of its transfers and of its messages' latencies as the links' speed has them:
+  /// other work hides some, and the links' speed may have been measured badly.
+  struct Exposed {
+    double transfer = 0.5;
+    double latency = 1;
+    int64_t gangs = 0;  // that it is known from
+  };
+  std::array<Exposed, 2> exposed_;  // on one node, between nodes
   double error_sum_ = 0;
   int64_t observed_ = 0;
 };

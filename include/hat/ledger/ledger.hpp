@@ -9,6 +9,7 @@
 #include "hat/dataset/data_order.hpp"
 #include "hat/ledger/gang_planner.hpp"
 #include "hat/ledger/ledger_options.hpp"
+#include "hat/ledger/link_check_budget.hpp"
 #include "hat/ledger/planner.hpp"
 #include "hat/ledger/split_trial.hpp"
 #include "hat/ledger/unit_cost_model.hpp"
@@ -23,6 +24,7 @@ struct StepResult {
   int64_t tokens = 0;
   int64_t gangs = 0;                      ///< sequences that several workers computed at once
   int64_t gang_members = 0;               ///< ranges of those
+  int64_t required_gangs = 0;             ///< of the gangs: because no worker has the memory
   std::vector<int64_t> staleness_counts;  ///< [s]: pushes that were s versions old when applied
 };
 
@@ -63,7 +65,7 @@ class Ledger {
   void server_completed_step(const StepComplete& message, double now_s = 0);
   /// Number `completion` of LedgerOptions::completions is in; those of servers have the servers' numbers.
   void completed(int64_t completion, int64_t step, double now_s = 0);
-  void group_evaluated(const EvaluationReport& report);
+  void group_evaluated(const EvaluationReport& report, double now_s = 0);
 
   /// Ends training early: nothing is leased any more but the rest of the steps that are under way. Returns
   /// the steps that will then be done; the ledger is finished once they are committed, without an evaluation (one that
@@ -73,6 +75,8 @@ class Ledger {
   /// Steps committed and evaluations finished since the last call, in order.
   std::vector<StepResult> take_steps();
   std::vector<EvaluationResult> take_evaluations();
+  /// What came of trying steps with and without gangs, since the last call.
+  std::vector<SplitDecision> take_split_decisions() { return trial_.take_decisions(); }
 
   int64_t committed_steps() const { return run_.committed; }
   /// Steps that are begun and not committed: what `stop` would still wait for.
@@ -121,10 +125,12 @@ class Ledger {
   void add_gang(OpenStep& open, int64_t step, const Sequence& sequence, PlannedGang plan);
   std::vector<Sequence> form_gangs(OpenStep& open, int64_t worker, int64_t step, std::vector<Sequence> sequences,
                                    double now_s);
+  std::vector<PlannedGang> plan_gangs(const std::vector<Sequence>& sequences, int64_t worker, int64_t step,
+                                      double now_s);
   void gang_computed(OpenStep& step, const Unit& unit, const UnitReport& report);
   Unit& add_unit(OpenStep& step, std::vector<Sequence> sequences);
   void commit_complete_steps(double now_s);
-  void advance_phase();
+  void advance_phase(double now_s);
   int64_t first_step_not_begun() const;
   int64_t next_pause(int64_t after) const;
   Lease lease_training(int64_t worker, double now_s);
@@ -148,6 +154,7 @@ class Ledger {
   Planner planner_;
   GangPlanner gangs_;
   SplitTrial trial_;
+  LinkCheckBudget link_checks_;
   Phase phase_;
   int64_t pause_;  // no step from here on is leased before everything below is committed
   bool stopped_ = false;
