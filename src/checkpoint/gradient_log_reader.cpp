@@ -272,7 +272,7 @@ std::vector<GradientLogReader::Computation> GradientLogReader::computations(cons
       const LoggedSegment& of_row = segment_of(attempt, 0, row.step);
       if (segment != &of_row) {
         segment = &of_row;
-        const hdf5::Group root = open(of_row).root();
+        const hdf5::Group root = open(of_row).file.root();
         versions = root.read_vector<int64_t>(kVersionArray);
         ranges = root.read_vector<int64_t>(kRangeArray);
         sequences = root.read_vector<int64_t>(kSequenceArray);

@@ -84,7 +84,9 @@ class GradientLogReader {
   std::vector<Attempt> attempts_;
   std::vector<std::string> problems_;
   std::map<int64_t, std::unique_ptr<OpenSegment>> open_;  // by server: the one that was read last
-  std::tuple<RowsOfFiles<LoggedPush>, RowsOfFiles<LoggedUpdate>, RowsOfFiles<LoggedVersion>> rows_;
+  std::tuple<RowsOfFiles<LoggedPush>, RowsOfFiles<LoggedUpdate>, RowsOfFiles<LoggedVersion>,
+             RowsOfFiles<LoggedComputation>>
+      rows_;
   int64_t kept_bytes_ = 0;  // of rows_
 };
 
