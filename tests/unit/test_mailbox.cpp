@@ -9,7 +9,7 @@ namespace hat {
 namespace {
 
 template <class Message>
-std::vector<std::byte> packed(Message message) {
+std::vector<std::byte> mail_of(Message message) {
   MessageWriter writer;
   writer(Message::kKind);
   message.fields(writer);
@@ -19,7 +19,7 @@ std::vector<std::byte> packed(Message message) {
 /// Through the bytes and back, as a mail from rank 3.
 template <class Message>
 Message sent(const Message& message) {
-  Mail mail({.source = 3, .tag = 1, .data = packed(message)});
+  Mail mail({.source = 3, .tag = 1, .data = mail_of(message)});
   EXPECT_EQ(mail.kind(), Message::kKind);
   EXPECT_EQ(mail.source(), 3);
   return mail.open<Message>();
@@ -28,7 +28,7 @@ Message sent(const Message& message) {
 /// Equal bytes mean equal fields: every field is written.
 template <class Message>
 void expect_same(const Message& message) {
-  EXPECT_EQ(packed(sent(message)), packed(message));
+  EXPECT_EQ(mail_of(sent(message)), mail_of(message));
 }
 
 TEST(Messages, EveryFieldOfEveryMessageArrives) {
@@ -118,7 +118,7 @@ TEST(Messages, BytesOfTextMayBeAnything) {
 
 // Wherever a message is cut, opening it is an Error, never a read beyond its end.
 TEST(Messages, CutShortIsAnError) {
-  const std::vector<std::byte> whole = packed(PushHeader{.worker = 1, .units = {1, 2, 3}});
+  const std::vector<std::byte> whole = mail_of(PushHeader{.worker = 1, .units = {1, 2, 3}});
   for (size_t size = 0; size < whole.size(); ++size) {
     const std::vector<std::byte> cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     EXPECT_THROW(
@@ -133,7 +133,7 @@ TEST(Messages, CutShortIsAnError) {
 
 TEST(Messages, CountsThatCannotBeAreErrors) {
   for (const int64_t count : {int64_t{-1}, int64_t{4}, int64_t{1} << 61, INT64_MAX, INT64_MIN}) {
-    std::vector<std::byte> bytes = packed(StepComplete{.server = 1, .step = 2, .pushes_over_limit = {5, 6, 7}});
+    std::vector<std::byte> bytes = mail_of(StepComplete{.server = 1, .step = 2, .pushes_over_limit = {5, 6, 7}});
     // The count stands before its three values.
     const size_t place = bytes.size() - 4 * sizeof(int64_t);
     std::memcpy(bytes.data() + place, &count, sizeof count);
