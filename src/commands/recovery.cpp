@@ -178,7 +178,7 @@ class Replay {
     int64_t steps = 1;
     while (end.step < stage.to && !end.stop_reason) {
       const int64_t piece_end = stage.end_of_piece(end.step, steps);
-      setup_.enter("replaying the gradient log");
+      setup_.enter("replaying the gradient log", steps * bytes_of_step());
       PieceReport own{.reached = piece_end};
       end.code = on_all_ranks(world_, [&] { own = replay_piece(end.step, piece_end); });
       if (end.code != ExitCode::success) return end;
@@ -205,6 +205,12 @@ class Replay {
       }
     }
     return end;
+  }
+
+  /// About what the log has of one step: the sums, or the pushes of some workers.
+  int64_t bytes_of_step() const {
+    constexpr int64_t kValues = 4;
+    return kValues * static_cast<int64_t>(sizeof(float)) * plan_.layout.size();
   }
 
   PieceReport replay_piece(int64_t begin, int64_t end) {
