@@ -330,6 +330,7 @@ RecoveryEnd recover_run(const Communicator& world, const RunSetup& setup, Recove
     if (end.code != ExitCode::success) return end;
     base = end.step;
   }
+  found.log.reset();
   end.code = on_all_ranks(world, [&] {
     if (world.rank() == 0) clear_log_writers(run);
   });
