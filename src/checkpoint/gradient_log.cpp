@@ -1,6 +1,7 @@
 #include "hat/checkpoint/gradient_log.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/fault.hpp"
+#include "hat/io/compression.hpp"
 #include "hat/io/durable.hpp"
 
 namespace hat {
@@ -35,12 +37,41 @@ struct GradientLog::Segment {
   hdf5::Array units;
   std::map<int64_t, hdf5::Array> sums;         // by block, where there is such a payload
   std::map<int64_t, hdf5::Array> push_values;  // the same
+  struct Computations {
+    hdf5::Table table;
+    hdf5::Array versions;
+    hdf5::Array ranges;
+    hdf5::Array sequences;
+  };
+  std::optional<Computations> computations;
+  bool is_compressed = false;
   // Rows that were not handed to HDF5 yet.
   std::vector<LoggedPush> new_pushes = {};
   std::vector<LoggedUpdate> new_updates = {};
   std::vector<LoggedVersion> new_versions = {};
   std::vector<int64_t> new_units = {};
+  std::vector<LoggedComputation> new_computations = {};
+  ComputationLists new_lists = {};  // of all those
+
+  void add(LoggedComputation row, const ComputationLists& lists);
 };
+
+void GradientLog::Segment::add(LoggedComputation row, const ComputationLists& lists) {
+  // Returns the place of the values in the file.
+  const auto append = [](const hdf5::Array& array, auto& waiting, const auto& values) {
+    const int64_t first = array.rows() + std::ssize(waiting);
+    waiting.insert(waiting.end(), values.begin(), values.end());
+    return first;
+  };
+  row.first_version = append(computations->versions, new_lists.versions, lists.versions);
+  row.versions = std::ssize(lists.versions);
+  row.first_bound = append(computations->ranges, new_lists.bounds, lists.bounds);
+  row.bounds = std::ssize(lists.bounds);
+  row.first_sequence = append(computations->sequences, new_lists.sequences, lists.sequences);
+  row.sequences = std::ssize(lists.sequences);
+  row.lists_checksum = checksum_of_lists(lists);
+  new_computations.push_back(row);
+}
 
 GradientLog::GradientLog(fs::path run, LogAttempt attempt, int64_t server, const ModelLayout& layout,
                          std::vector<Part> parts, const LogConfig& config, int64_t segment_steps)
@@ -70,15 +101,22 @@ void GradientLog::finish() {
 }
 
 void GradientLog::enqueue(Entry entry) {
+  constexpr int64_t kMuch = int64_t{16} << 20;
+  bool is_urgent = false;
   if (entry.values) queued_bytes_ += static_cast<int64_t>(entry.values->size() * sizeof(float));
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    entry.added_s = now_s();
-    unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
+    if (entry.kind == Entry::Kind::update) {
+      entry.added_s = now_s();
+      unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
+    }
+    // The rest waits for company: somebody waits for updates only, and each writing costs a flush, if not an fsync.
+    is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch;
+    has_urgent_ = has_urgent_ || is_urgent;
     queue_.push_back(std::move(entry));
   }
-  wake_.notify_one();
+  if (is_urgent) wake_.notify_one();
 }
 
 void GradientLog::add(LoggedPush push, std::vector<int64_t> units, Values values) {
@@ -99,6 +137,12 @@ int64_t GradientLog::add(LoggedUpdate update, Values gradient) {
 void GradientLog::add(LoggedVersion version) {
   Entry entry{.kind = Entry::Kind::version, .version = version};
   entry.step = version.step;
+  enqueue(std::move(entry));
+}
+
+void GradientLog::add(LoggedComputation computation, ComputationLists lists) {
+  Entry entry{.kind = Entry::Kind::computation, .computation = computation, .lists = std::move(lists)};
+  entry.step = computation.step;
   enqueue(std::move(entry));
 }
 
@@ -135,12 +179,8 @@ void GradientLog::work() {
     std::deque<Entry> batch;
     {
       std::unique_lock lock(mutex_);
-      const auto has_work = [this] { return ending_ || !queue_.empty(); };
-      if (commits) {
-        wake_.wait(lock, has_work);
-      } else {
-        wake_.wait_for(lock, interval, has_work);
-      }
+      wake_.wait_for(lock, interval, [this] { return ending_ || has_urgent_; });
+      has_urgent_ = false;
       batch.swap(queue_);
       is_over = ending_;
     }
@@ -152,7 +192,8 @@ void GradientLog::work() {
       if (sync) {
         last_sync_s_ = now_s();
         const std::lock_guard lock(mutex_);
-        unsynced_since_s_ = queue_.empty() ? kNever : queue_.front().added_s;
+        const auto oldest = std::ranges::find(queue_, Entry::Kind::update, &Entry::kind);
+        unsynced_since_s_ = oldest == queue_.end() ? kNever : oldest->added_s;
       }
       if (is_over) segments_.clear();
     } catch (...) {
@@ -190,10 +231,19 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   root.set_text("dataset_path", attempt_.dataset_path);
   root.set_text("dataset_identity", attempt_.dataset_identity);
   root.set_text("tokenizer", attempt_.tokenizer);
+  if (attempt_.payload == LogPayload::metadata) {
+    root.set_number("workers", attempt_.workers);
+    root.set_number("threads", static_cast<int64_t>(attempt_.compute.threads));
+    root.set_number("chunk_tokens", attempt_.compute.chunk_tokens);
+    root.set_text("arithmetic", name_of(attempt_.compute.arithmetic));
+    root.set_text("recompute", name_of(attempt_.compute.recompute));
+    root.set_text("build", attempt_.build);
+  }
   root.write_strings("blocks", block_names_);
   const auto table = [&root](const char* name, const auto* row) {
     return root.create_table(name, columns_of(row), kTableChunkRows);
   };
+  const hdf5::Storage storage = compresses() ? hdf5::Storage::deflate : hdf5::Storage::plain;
   auto segment = std::make_unique<Segment>(
       Segment{.path = path,
               .file = std::move(file),
@@ -202,13 +252,26 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
               .versions = table(kVersionTable, static_cast<LoggedVersion*>(nullptr)),
               .units = root.create_extendible(kUnitArray, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows),
               .sums = {},
-              .push_values = {}});
+              .push_values = {},
+              .computations = {},
+              .is_compressed = storage == hdf5::Storage::deflate});
+  if (attempt_.payload == LogPayload::metadata && server_ == 0) {
+    const auto integers = [&root](const char* name) {
+      return root.create_extendible(name, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows);
+    };
+    segment->computations.emplace(
+        Segment::Computations{.table = table(kComputationTable, static_cast<LoggedComputation*>(nullptr)),
+                              .versions = integers(kVersionArray),
+                              .ranges = integers(kRangeArray),
+                              .sequences = root.create_extendible(kSequenceArray, hdf5::Element::int64,
+                                                                  {0, kSequenceNumbers, false}, kUnitChunkRows)});
+  }
   for (const Part& part : parts_) {
     const std::string& block = block_names_[static_cast<size_t>(part.block)];
     const int64_t chunk = std::min(part.count, kMostChunkValues);
     if (attempt_.payload == LogPayload::sum) {
       hdf5::Array sums =
-          root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1, chunk);
+          root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1, chunk, storage);
       sums.set_number("begin", part.begin);
       segment->sums.emplace(part.block, std::move(sums));
     } else if (attempt_.payload == LogPayload::push) {
@@ -224,15 +287,36 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   return *segments_.emplace(first, std::move(segment)).first->second;
 }
 
+bool GradientLog::compresses() const {
+  if (config_.compression != LogCompression::automatic) return config_.compression == LogCompression::deflate;
+  if (!newest_sum_ || written_s_ <= 0) return false;
+  return compression_pays(measure_compression(*newest_sum_), static_cast<double>(written_bytes_) / written_s_);
+}
+
 void GradientLog::write_rows(Segment& segment) {
-  const auto write = [](hdf5::Table& table, auto& rows) {
+  const auto write = [this](hdf5::Table& table, auto& rows) {
+    if (rows.empty()) return;
+    bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows.front()));
     for (auto& row : rows) row.row_checksum = checksum_of(row);
     table.append(static_cast<int64_t>(rows.size()), rows.data());
     rows.clear();
   };
-  if (!segment.new_units.empty()) {
-    segment.units.append(static_cast<int64_t>(segment.new_units.size()), segment.new_units.data());
-    segment.new_units.clear();
+  const auto extend = [this](hdf5::Array& array, std::vector<int64_t>& values) {
+    bytes_ += static_cast<int64_t>(values.size() * sizeof(int64_t));
+    if (!values.empty()) array.append(std::ssize(values), values.data());
+    values.clear();
+  };
+  extend(segment.units, segment.new_units);
+  if (segment.computations) {
+    ComputationLists& lists = segment.new_lists;
+    extend(segment.computations->versions, lists.versions);
+    extend(segment.computations->ranges, lists.bounds);
+    bytes_ += static_cast<int64_t>(lists.sequences.size() * sizeof(Sequence));
+    if (!lists.sequences.empty()) {
+      segment.computations->sequences.append(std::ssize(lists.sequences), &lists.sequences.front().document);
+    }
+    lists.sequences.clear();
+    write(segment.computations->table, segment.new_computations);
   }
   write(segment.pushes, segment.new_pushes);
   write(segment.updates, segment.new_updates);
@@ -240,7 +324,9 @@ void GradientLog::write_rows(Segment& segment) {
 }
 
 void GradientLog::write(std::deque<Entry>& batch, bool sync) {
+  const double begin_s = now_s();
   int64_t newest = -1;
+  int64_t plain_bytes = 0;
   std::set<int64_t> completed;
   for (Entry& entry : batch) {
     if (entry.kind == Entry::Kind::completed) {
@@ -256,11 +342,15 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
           hdf5::Array& sums = segment.sums.at(entry.update.block);
           entry.update.sums_row = sums.rows();
           sums.append(1, entry.values->data());
+          bytes_ += bytes;
+          if (!segment.is_compressed) plain_bytes += bytes;
+          newest_sum_ = std::move(entry.values);
         }
       } else if (attempt_.payload == LogPayload::push) {
         hdf5::Array& values = segment.push_values.at(entry.push.block);
         entry.push.first_value = values.rows();
         values.append(static_cast<int64_t>(entry.values->size()), entry.values->data());
+        bytes_ += bytes;
       }
       entry.values.reset();
       queued_bytes_ -= bytes;
@@ -279,6 +369,9 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
       case Entry::Kind::version:
         segment.new_versions.push_back(entry.version);
         break;
+      case Entry::Kind::computation:
+        segment.add(entry.computation, entry.lists);
+        break;
       case Entry::Kind::completed:
         break;
     }
@@ -290,6 +383,10 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
     if (sync) sync_file(segment->path);
   }
   if (newest >= 0 && sync) durable_ = newest;
+  if (plain_bytes > 0) {
+    written_bytes_ += plain_bytes;
+    written_s_ += now_s() - begin_s;
+  }
   if (!completed.empty()) close_before(*completed.rbegin());
 }
 

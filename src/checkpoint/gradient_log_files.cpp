@@ -5,17 +5,17 @@
 namespace hat {
 
 namespace {
-using hdf5::Element;
+
 using hdf5::TableColumn;
 
 std::vector<TableColumn> integers(const std::vector<std::string>& names) {
   std::vector<TableColumn> columns;
   columns.reserve(names.size());
-  for (const std::string& name : names) columns.push_back({name, Element::int64});
+  for (const std::string& name : names) columns.push_back({name, hdf5::Element::int64});
   return columns;
 }
 
-void append(std::vector<TableColumn>& columns, Element element, const std::vector<std::string>& names) {
+void append(std::vector<TableColumn>& columns, hdf5::Element element, const std::vector<std::string>& names) {
   for (const std::string& name : names) columns.push_back({name, element});
 }
 }  // namespace
@@ -25,7 +25,7 @@ const std::vector<TableColumn>& columns_of(const LoggedPush* /*row*/) {
     std::vector<TableColumn> columns =
         integers({"worker", "sequence_number", "generation", "step", "block", "begin", "count", "tokens", "complete",
                   "base_version", "order", "codec", "first_unit", "units", "first_value"});
-    append(columns, Element::uint64, {"values_checksum", "row_checksum"});
+    append(columns, hdf5::Element::uint64, {"values_checksum", "row_checksum"});
     return columns;
   }();
   static_assert(sizeof(LoggedPush) == 17 * sizeof(uint64_t));
@@ -36,8 +36,9 @@ const std::vector<TableColumn>& columns_of(const LoggedUpdate* /*row*/) {
   static const std::vector<TableColumn> kColumns = [] {
     std::vector<TableColumn> columns =
         integers({"step", "epoch", "step_tokens", "block", "begin", "count", "version", "tokens", "sums_row"});
-    append(columns, Element::float64, {"scale", "staleness", "learning_rate", "muon_learning_rate", "sum_of_squares"});
-    append(columns, Element::uint64, {"values_checksum", "row_checksum"});
+    append(columns, hdf5::Element::float64,
+           {"scale", "staleness", "learning_rate", "muon_learning_rate", "sum_of_squares"});
+    append(columns, hdf5::Element::uint64, {"values_checksum", "row_checksum"});
     return columns;
   }();
   static_assert(sizeof(LoggedUpdate) == 16 * sizeof(uint64_t));
@@ -47,11 +48,32 @@ const std::vector<TableColumn>& columns_of(const LoggedUpdate* /*row*/) {
 const std::vector<TableColumn>& columns_of(const LoggedVersion* /*row*/) {
   static const std::vector<TableColumn> kColumns = [] {
     std::vector<TableColumn> columns = integers({"step", "block", "begin", "version"});
-    append(columns, Element::uint64, {"values_checksum", "row_checksum"});
+    append(columns, hdf5::Element::uint64, {"values_checksum", "row_checksum"});
     return columns;
   }();
   static_assert(sizeof(LoggedVersion) == 6 * sizeof(uint64_t));
   return kColumns;
+}
+
+const std::vector<TableColumn>& columns_of(const LoggedComputation* /*row*/) {
+  static const std::vector<TableColumn> kColumns = [] {
+    std::vector<TableColumn> columns =
+        integers({"worker", "unit", "generation", "step", "tokens", "member", "first_version", "versions",
+                  "first_bound", "bounds", "first_sequence", "sequences"});
+    append(columns, hdf5::Element::uint64, {"lists_checksum", "row_checksum"});
+    return columns;
+  }();
+  static_assert(sizeof(LoggedComputation) == 14 * sizeof(uint64_t));
+  return kColumns;
+}
+
+uint64_t checksum_of_lists(const ComputationLists& lists) {
+  static_assert(sizeof(Sequence) == kSequenceNumbers * sizeof(int64_t));
+  Checksum checksum;
+  checksum.add(lists.versions.data(), lists.versions.size() * sizeof(int64_t));
+  checksum.add(lists.bounds.data(), lists.bounds.size() * sizeof(int64_t));
+  checksum.add(lists.sequences.data(), lists.sequences.size() * sizeof(Sequence));
+  return checksum.value();
 }
 
 uint64_t checksum_of_values(std::span<const float> values) {

@@ -13,6 +13,11 @@ inline constexpr const char* kPushTable = "pushes";
 inline constexpr const char* kUpdateTable = "updates";
 inline constexpr const char* kVersionTable = "versions";
 inline constexpr const char* kUnitArray = "units";
+inline constexpr const char* kComputationTable = "computations";
+inline constexpr const char* kVersionArray = "versions_used";
+inline constexpr const char* kRangeArray = "ranges";
+inline constexpr const char* kSequenceArray = "sequences";
+inline constexpr int64_t kSequenceNumbers = 4;  ///< document, begin, length, earlier
 
 std::string sums_name(const std::string& block);         // "sums/layers.0.mlp"
 std::string push_values_name(const std::string& block);  // "push_values/layers.0.mlp"

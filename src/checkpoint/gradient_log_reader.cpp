@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -60,6 +61,16 @@ std::vector<LoggedSegment> segment_files(const fs::path& folder) {
   return segments;
 }
 
+/// The one of `choices` that an attribute names.
+template <class T>
+T named(const hdf5::Group& root, const char* attribute, std::initializer_list<T> choices) {
+  const std::string name = root.text(attribute);
+  for (const T choice : choices) {
+    if (name_of(choice) == name) return choice;
+  }
+  throw InputError(root.file(), fmt::format("attribute '{}'", attribute), fmt::format("'{}' is unknown", name));
+}
+
 LogAttempt header_of(const hdf5::File& file) {
   const hdf5::Group root = file.root();
   if (!root.has_attribute("format") || root.text("format") != kLogFormat) {
@@ -78,16 +89,15 @@ LogAttempt header_of(const hdf5::File& file) {
                     .dataset_path = root.text("dataset_path"),
                     .dataset_identity = root.text("dataset_identity"),
                     .tokenizer = root.text("tokenizer")};
-  const std::string payload = root.text("payload");
-  bool is_known = false;
-  for (const LogPayload known : {LogPayload::none, LogPayload::metadata, LogPayload::sum, LogPayload::push}) {
-    if (name_of(known) != payload) continue;
-    header.payload = known;
-    is_known = true;
+  if (root.has_attribute("workers")) {
+    header.workers = root.number<int64_t>("workers");
+    header.compute.threads = static_cast<int>(root.number<int64_t>("threads"));
+    header.compute.chunk_tokens = root.number<int64_t>("chunk_tokens");
+    header.compute.arithmetic = named(root, "arithmetic", {Element::fp32, Element::bf16});
+    header.compute.recompute = named(root, "recompute", {Recompute::none, Recompute::inner, Recompute::full});
+    header.build = root.text("build");
   }
-  if (!is_known) {
-    throw InputError(file.path(), "attribute 'payload'", fmt::format("'{}' is unknown", payload));
-  }
+  header.payload = named(root, "payload", {LogPayload::none, LogPayload::metadata, LogPayload::sum, LogPayload::push});
   return header;
 }
 
@@ -239,6 +249,51 @@ std::vector<GradientLogReader::Push> GradientLogReader::pushes(const Attempt& at
     }
     const auto units = segment.units->begin() + row.first_unit;
     result.push_back({.row = row, .units = {units, units + row.units}});
+  }
+  return result;
+}
+
+std::vector<GradientLogReader::Computation> GradientLogReader::computations(const Attempt& attempt, int64_t first,
+                                                                            int64_t end) {
+  std::vector<Computation> result;
+  const LoggedSegment* segment = nullptr;
+  std::vector<int64_t> versions;
+  std::vector<int64_t> ranges;
+  std::vector<int64_t> sequences;
+  const auto part = [&](const std::vector<int64_t>& values, int64_t at, int64_t count) {
+    if (at < 0 || count < 0 || at + count > std::ssize(values)) {
+      throw InputError(segment->file.string(), std::string("/") + kComputationTable,
+                       "points behind the end of its lists");
+    }
+    return std::vector<int64_t>(values.begin() + at, values.begin() + at + count);
+  };
+  try {
+    for (const LoggedComputation& row : rows<LoggedComputation>(attempt, 0, first, end, kComputationTable)) {
+      const LoggedSegment& of_row = segment_of(attempt, 0, row.step);
+      if (segment != &of_row) {
+        segment = &of_row;
+        const hdf5::Group root = open(of_row).root();
+        versions = root.read_vector<int64_t>(kVersionArray);
+        ranges = root.read_vector<int64_t>(kRangeArray);
+        sequences = root.read_vector<int64_t>(kSequenceArray);
+      }
+      Computation computation{.row = row,
+                              .lists = {.versions = part(versions, row.first_version, row.versions),
+                                        .bounds = part(ranges, row.first_bound, row.bounds),
+                                        .sequences = {}}};
+      const std::vector<int64_t> numbers =
+          part(sequences, kSequenceNumbers * row.first_sequence, kSequenceNumbers * row.sequences);
+      for (auto n = numbers.begin(); n != numbers.end(); n += kSequenceNumbers) {
+        computation.lists.sequences.push_back({.document = n[0], .begin = n[1], .length = n[2], .earlier = n[3]});
+      }
+      if (checksum_of_lists(computation.lists) != row.lists_checksum) {
+        throw InputError(segment->file.string(), std::string("/") + kComputationTable,
+                         fmt::format("the lists of unit {} of step {} are damaged", row.unit, row.step));
+      }
+      result.push_back(std::move(computation));
+    }
+  } catch (const InputError& error) {
+    problems_.emplace_back(error.what());
   }
   return result;
 }

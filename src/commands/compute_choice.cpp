@@ -34,22 +34,6 @@ ExitCode measure_slowest(const Communicator& world, bool measuring, const ModelC
 
 Element faster_of(const ProductTimes& times) { return times.bf16_s < times.fp32_s ? Element::bf16 : Element::fp32; }
 
-const char* name_of(Element arithmetic) { return arithmetic == Element::fp32 ? "fp32" : "bf16"; }
-
-const char* name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::automatic:
-      return "auto";
-    case Recompute::none:
-      return "none";
-    case Recompute::inner:
-      return "inner";
-    case Recompute::full:
-      break;
-  }
-  return "full";
-}
-
 const char* name_of(PullFormat format) { return format == PullFormat::fp32 ? "fp32" : "bf16"; }
 
 }  // namespace hat

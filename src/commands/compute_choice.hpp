@@ -24,8 +24,6 @@ ExitCode measure_slowest(const Communicator& world, bool measuring, const ModelC
 /// The arithmetic in which the products took less time.
 Element faster_of(const ProductTimes& times);
 
-const char* name_of(Element arithmetic);   ///< "fp32", "bf16"
-const char* name_of(Recompute recompute);  ///< "none", "inner", "full"
-const char* name_of(PullFormat format);    ///< "fp32", "bf16"
+const char* name_of(PullFormat format);  ///< "fp32", "bf16"
 
 }  // namespace hat

@@ -18,6 +18,7 @@
 #include "hat/config/option_set.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/server/checkpoint_slices.hpp"
+#include "hat/server/recomputation.hpp"
 #include "hat/server/replay.hpp"
 
 namespace hat {
@@ -28,6 +29,7 @@ namespace {
 
 struct ReplayOptions {
   std::string run;
+  std::string data;
   int64_t from = -1;
   int64_t until = -1;
   std::string compare;
@@ -47,14 +49,16 @@ struct Comparison {
 /// All servers of the run as they are rebuilt, step after step.
 class RunReplay {
  public:
-  RunReplay(fs::path run, std::optional<int64_t> base) : run_(std::move(run)), log_(run_), base_(base) {
+  /// `data`: in place of the dataset that the log names; empty: that one.
+  RunReplay(fs::path run, std::string data, std::optional<int64_t> base)
+      : run_(std::move(run)), data_(std::move(data)), log_(run_), base_(base) {
     step_ = base_.value_or(0);
   }
 
   GradientLogReader& log() { return log_; }
   int64_t step() const { return step_; }
-  int64_t updates() const { return updates_; }
-  int64_t versions_checked() const { return versions_checked_; }
+  int64_t updates() const { return total(updates_, &ShardReplay::updates_applied); }
+  int64_t versions_checked() const { return total(versions_checked_, &ShardReplay::versions_checked); }
   double seconds() const { return seconds_; }
 
   /// Throws InputError where the log does not reach `to`.
@@ -63,18 +67,14 @@ class RunReplay {
       enter_attempt();
       const int64_t end = std::min(to, log_.end_of(*attempt_));
       const double begin_s = now_s();
-      for (ShardReplay& shard : shards_) {
-        std::string problem;
-        const int64_t before = shard.updates_applied();
-        const int64_t checked_before = shard.versions_checked();
-        const int64_t reached = shard.apply(log_, *attempt_, step_, end, problem);
-        updates_ += shard.updates_applied() - before;
-        versions_checked_ += shard.versions_checked() - checked_before;
-        if (!problem.empty()) throw InputError(problem);
-        if (reached < end) throw InputError(run_.string(), "log", fmt::format("ends at step {}", reached));
+      if (recomputation_) {
+        recomputation_->advance(end);
+      } else {
+        apply_logged(end);
       }
       seconds_ += now_s() - begin_s;
-      extend(state_, complete_stretch(log_, *attempt_, *plan_, step_, end), attempt_->header);
+      extend(state_, complete_stretch(log_, *attempt_, *plan_, step_, end, RebuiltFrom::computations),
+             attempt_->header);
       step_ = end;
     }
   }
@@ -106,19 +106,33 @@ class RunReplay {
   }
 
  private:
+  int64_t total(int64_t of_earlier_attempts, int64_t (ShardReplay::*count)() const) const {
+    for (const ShardReplay& shard : shards_) of_earlier_attempts += (shard.*count)();
+    return of_earlier_attempts;
+  }
+
+  void apply_logged(int64_t end) {
+    for (ShardReplay& shard : shards_) {
+      std::string problem;
+      const int64_t reached = shard.apply(log_, *attempt_, step_, end, problem);
+      if (!problem.empty()) throw InputError(problem);
+      if (reached < end) throw InputError(run_.string(), "log", fmt::format("ends at step {}", reached));
+    }
+  }
+
   /// Servers of the attempt that has the next step, as those before have left off.
   void enter_attempt() {
     const GradientLogReader::Attempt* next = log_.attempt_of(step_);
     if (next == nullptr) throw InputError(run_.string(), "log", fmt::format("has no records of step {}", step_));
-    const LogPayload payload = next->header.payload;
-    if (payload != LogPayload::sum && payload != LogPayload::push) {
+    if (next->header.payload == LogPayload::none) {
       throw InputError(run_.string(), "log",
-                       fmt::format("of attempt {} holds no gradients (log.payload was '{}'): there is nothing to "
-                                   "replay from step {} on",
-                                   next->header.number, name_of(payload), step_));
+                       fmt::format("of attempt {} holds nothing (log.payload was 'none'): there is nothing to replay "
+                                   "from step {} on",
+                                   next->header.number, step_));
     }
     if (next == attempt_) return;
     attempt_ = next;
+    recomputation_.reset();
     auto plan = std::make_unique<RunPlan>(plan_of(next->header));
     std::vector<ShardReplay> shards;
     shards.reserve(static_cast<size_t>(plan->roles.servers()));
@@ -134,8 +148,15 @@ class RunReplay {
       state_ = state_at_start(next->header, *plan);
       for (ShardReplay& shard : shards) shard.initialize();
     }
+    for (const ShardReplay& shard : shards_) {
+      updates_ += shard.updates_applied();
+      versions_checked_ += shard.versions_checked();
+    }
     shards_ = std::move(shards);
     plan_ = std::move(plan);
+    if (next->header.payload != LogPayload::metadata) return;
+    dataset_.emplace(data_.empty() ? fs::path(next->header.dataset_path) : fs::path(data_));
+    recomputation_ = std::make_unique<Recomputation>(*plan_, log_, *attempt_, *dataset_, shards_, step_);
   }
 
   std::vector<TensorSlice> all_slices() {
@@ -148,14 +169,17 @@ class RunReplay {
   }
 
   fs::path run_;
+  std::string data_;
   GradientLogReader log_;
   std::optional<int64_t> base_;
   int64_t step_ = 0;
   const GradientLogReader::Attempt* attempt_ = nullptr;
   std::unique_ptr<RunPlan> plan_;
   std::vector<ShardReplay> shards_;
+  std::optional<Dataset> dataset_;
+  std::unique_ptr<Recomputation> recomputation_;  // of an attempt without gradients
   CheckpointState state_;
-  int64_t updates_ = 0;
+  int64_t updates_ = 0;  // of earlier attempts; likewise the next
   int64_t versions_checked_ = 0;
   double seconds_ = 0;
 };
@@ -169,15 +193,15 @@ std::optional<int64_t> first_base(const fs::path& run, GradientLogReader& log, i
     if (from < 0 || step == from) candidates.emplace_back(step);
   }
   for (const std::optional<int64_t>& base : candidates) {
-    if (reachable_step(log, base.value_or(0)) > base.value_or(0)) return base;
+    if (reachable_step(log, base.value_or(0), RebuiltFrom::computations) > base.value_or(0)) return base;
   }
   if (from >= 0) {
     throw InputError(run.string(), "log", fmt::format("no checkpoint of step {} with records behind it", from));
   }
   throw InputError(run.string(), "log",
                    log.attempts().empty() ? "is missing or unreadable: there is nothing to replay"
-                                          : "holds no gradients that follow a checkpoint; train with log.keep = all "
-                                            "and log.payload = sum or push");
+                                          : "holds no complete step that follows a checkpoint; train with log.keep = "
+                                            "all, and not with log.payload = none");
 }
 
 void say(const Comparison& comparison) {
@@ -209,7 +233,7 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
   {
     GradientLogReader log(run);
     base = first_base(run, log, options.from);
-    reachable = reachable_step(log, base.value_or(0));
+    reachable = reachable_step(log, base.value_or(0), RebuiltFrom::computations);
     for (const std::string& problem : log.problems()) fmt::print(stderr, "hat: {}\n", problem);
   }
   const int64_t first = base.value_or(0);
@@ -229,7 +253,7 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
                                  first, reachable));
   }
 
-  RunReplay replayed(run, base);
+  RunReplay replayed(run, options.data, base);
   std::vector<Comparison> comparisons;
   std::set<int64_t> stops;
   for (const int64_t step : complete_checkpoints(run)) {
@@ -258,8 +282,7 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
     fmt::print("{}\n", data.dump(2));
   } else {
     fmt::print(
-        "replayed steps {} to {}: {} updates in {:.2f} s, every version with the checksum it was published "
-        "with{}\n",
+        "replayed steps {} to {}: {} updates in {:.2f} s, {} versions with the checksum they were published with{}\n",
         first + 1, until, replayed.updates(), replayed.seconds(), replayed.versions_checked(),
         options.output.empty() ? "" : "; written to " + options.output);
   }
@@ -273,6 +296,8 @@ CommandBody add_replay(CLI::App& app) {
   command->footer(
       "Example: hat replay hat-run --until 1234 --output step-1234\n"
       "Begins at the oldest checkpoint that records follow (train with log.keep = all to have them from the start), "
+      "applies the gradients that the log holds, or computes them again (log.payload = metadata: about as long as all "
+      "workers together needed), "
       "and holds what it rebuilds against the checksums of the log and every checkpoint on the way: the bits must be "
       "the same, or the exit code is 1. The folder of --output is a checkpoint for eval, generate and inspect.");
   auto options = std::make_shared<ReplayOptions>();
@@ -283,6 +308,10 @@ CommandBody add_replay(CLI::App& app) {
       ->check(integer_in(-1, kMostSteps));
   keys->add("until", options->until, "Steps done where the replay ends (-1: as far as the log goes)")
       ->check(integer_in(-1, kMostSteps));
+  keys->add(
+      "data", options->data,
+      "Dataset to compute gradients from again, where the log holds none (log.payload metadata); default: where it "
+      "was in training");
   keys->add("compare", options->compare, "A checkpoint to hold the result against, to the bit");
   keys->add("output", options->output, "Folder for the result, a checkpoint");
   keys->add_flag("json", options->json, "Machine-readable result");

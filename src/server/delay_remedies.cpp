@@ -24,7 +24,11 @@ void Prediction::before_update(int64_t version, const TensorPiece& piece, const 
 void Prediction::after_update(int64_t version, const TensorPiece& piece, const float* new_values) {
   const float* after = new_values + piece.part_offset;
   const std::span<float> predicted = piece_of(version, piece);
-  for (size_t i = 0; i < predicted.size(); ++i) predicted[i] = after[i] + factor_ * (after[i] - predicted[i]);
+  predict(factor_, {after, predicted.size()}, predicted);
+}
+
+void predict(float staleness, std::span<const float> after, std::span<float> predicted) {
+  for (size_t i = 0; i < predicted.size(); ++i) predicted[i] = after[i] + staleness * (after[i] - predicted[i]);
 }
 
 void compensate(double lambda, std::span<const float> gradient, std::span<const float> values,

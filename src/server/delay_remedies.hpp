@@ -44,6 +44,9 @@ class Prediction {
   float factor_;
 };
 
+/// The prediction itself: `predicted` holds the values before the update that made `after`.
+void predict(float staleness, std::span<const float> after, std::span<float> predicted);
+
 /// staleness.compensation (Zheng et al. 2017, DC-ASGD): g + lambda g g / rms(g) (w - w_base), where g g stands for the
 /// diagonal of the second derivative, divided by the root mean square of g so that lambda has no unit and the sum of a
 /// step may stand for its clipped mean. All of one piece; `compensated` gets as many values.

@@ -4,15 +4,18 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "hat/config/deck_schema.hpp"
+#include "hat/core/bfloat16.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/fault.hpp"
-#include "hat/gradient/gradient_sum.hpp"
 #include "hat/server/checkpoint_slices.hpp"
+#include "server/delay_remedies.hpp"
 #include "server/part_values.hpp"
+#include "server/pushed_gradients.hpp"
 
 namespace hat {
 
@@ -24,6 +27,7 @@ RunPlan plan_of(const LogAttempt& attempt) {
   const std::vector<int> one_node(static_cast<size_t>(attempt.servers + 1), 0);
   RunPlan plan = make_run_plan(deck, plan_roles(one_node, attempt.servers, Placement::packed));
   plan.deck_text = attempt.deck;
+  if (attempt.payload == LogPayload::metadata) plan.compute = attempt.compute;
   return plan;
 }
 
@@ -39,30 +43,89 @@ struct ShardReplay::Impl {
   std::vector<PartState> parts = {};
   int64_t applied = 0;
   int64_t checked = 0;
+  std::function<void(const Published&)> listener = {};
 
-  PartState& part_of(const LoggedUpdate& update);
-  void apply(const LoggedUpdate& update, const float* gradient);
+  PartState& part_of(int64_t block, int64_t begin);
+  bool is_predicted(const PartState& part) const {
+    return plan.deck.delay.predict && plan.predicted_slots[static_cast<size_t>(part.index)].slots > 0;
+  }
+  void publish(const PartState& part, std::vector<float> predicted) const;
 };
 
-ShardReplay::Impl::PartState& ShardReplay::Impl::part_of(const LoggedUpdate& update) {
+ShardReplay::Impl::PartState& ShardReplay::Impl::part_of(int64_t block, int64_t begin) {
   for (PartState& part : parts) {
     const Part& place = plan.shards.parts[static_cast<size_t>(part.index)];
-    if (place.block == update.block && place.begin == update.begin && place.count == update.count) return part;
+    if (place.block == block && place.begin == begin) return part;
   }
-  throw InputError(fmt::format("log of server {}", server), "updates",
-                   fmt::format("has an update of elements {} to {} of block {}, which the server did not own",
-                               update.begin, update.begin + update.count, update.block));
+  throw InputError(
+      fmt::format("log of server {}", server), "updates",
+      fmt::format("has a part of block {} from element {} on, which the server did not own", block, begin));
 }
 
-void ShardReplay::Impl::apply(const LoggedUpdate& update, const float* gradient) {
-  PartState& part = part_of(update);
-  const LearningRates rates{.base = update.learning_rate, .muon = update.muon_learning_rate};
+void ShardReplay::Impl::publish(const PartState& part, std::vector<float> predicted) const {
+  if (!listener) return;
+  std::vector<float> values = part.values;
+  if (plan.deck.pull_format == PullFormat::bf16) {
+    std::vector<bfloat16> rounded(values.size());
+    for (std::vector<float>* pulled : {&values, &predicted}) {
+      to_bfloat16(*pulled, std::span(rounded).first(pulled->size()));
+      to_float(std::span(rounded).first(pulled->size()), *pulled);
+    }
+  }
+  listener({.part = part.index, .version = part.version, .values = values, .predicted = predicted});
+}
+
+void ShardReplay::publish_to(std::function<void(const Published&)> listener) {
+  impl_->listener = std::move(listener);
+  for (const Impl::PartState& part : impl_->parts) {
+    impl_->publish(part, impl_->is_predicted(part) ? part.values : std::vector<float>{});
+  }
+}
+
+std::vector<float> ShardReplay::compensated(const LoggedUpdate& update, std::span<const float> gradient,
+                                            std::span<const float> base_values) {
+  const Impl::PartState& part = impl_->part_of(update.block, update.begin);
+  std::vector<float> result(gradient.size());
   for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
-    part.optimizer.update(p, part.version, rates, update.scale, gradient, part.values.data(), part.values.data(),
+    const TensorPiece& piece = part.optimizer.piece(p);
+    const auto first = static_cast<size_t>(piece.part_offset);
+    const auto count = static_cast<size_t>(piece.size());
+    compensate(impl_->plan.deck.delay.compensation, gradient.subspan(first, count),
+               std::span(part.values).subspan(first, count), base_values.subspan(first, count),
+               std::span(result).subspan(first, count));
+  }
+  return result;
+}
+
+int64_t ShardReplay::apply(const LoggedUpdate& update, std::span<const float> gradient) {
+  Impl::PartState& part = impl_->part_of(update.block, update.begin);
+  if (gradient.size() != part.values.size()) {
+    throw InputError(fmt::format("log of server {}", impl_->server), "updates",
+                     fmt::format("has an update of {} elements of block {}, of which the server owned {}",
+                                 gradient.size(), update.block, part.values.size()));
+  }
+  const LearningRates rates{.base = update.learning_rate, .muon = update.muon_learning_rate};
+  const bool predicts = impl_->listener && impl_->is_predicted(part);
+  std::vector<float> predicted;
+  if (predicts) predicted = part.values;
+  for (int64_t p = 0; p < part.optimizer.pieces(); ++p) {
+    part.optimizer.update(p, part.version, rates, update.scale, gradient.data(), part.values.data(), part.values.data(),
                           update.staleness);
   }
+  if (predicts) predict(static_cast<float>(impl_->plan.deck.staleness), part.values, predicted);
   ++part.version;
-  ++applied;
+  ++impl_->applied;
+  impl_->publish(part, std::move(predicted));
+  return part.version;
+}
+
+void ShardReplay::check(const LoggedVersion& published) {
+  const Impl::PartState& part = impl_->part_of(published.block, published.begin);
+  ++impl_->checked;
+  if (published.version == part.version && published.values_checksum == checksum_of_values(part.values)) return;
+  throw InputError(fmt::format("log of server {}", impl_->server), "versions",
+                   fmt::format("version {} of block {} comes out with other values than were published", part.version,
+                               published.block));
 }
 
 ShardReplay::ShardReplay(const RunPlan& plan, int server)
@@ -113,79 +176,47 @@ TensorSource tensors_of(std::vector<TensorSlice> slices) {
 
 namespace {
 
-/// Hands out the gradient of one update after the other: as logged, or added up from the pushes in their order.
+std::string log_name(const GradientLogReader::Attempt& attempt, int server) {
+  return fmt::format("log of server {} in attempt {}", server, attempt.header.number);
+}
+
+/// Hands out the gradient of one update after the other: as logged, or put together from the pushes.
 class LoggedGradients {
  public:
   LoggedGradients(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan, int server,
                   int64_t from, int64_t to)
-      : log_(log), attempt_(attempt), plan_(plan), server_(server) {
+      : log_(log), attempt_(attempt), server_(server) {
     if (attempt.header.payload != LogPayload::push) return;
-    for (GradientLogReader::Push& push : log.pushes(attempt, server, from, to)) {
-      pushes_[{push.row.block, plan.unbounded() ? 0 : push.row.step}].push_back(push.row);
-    }
+    pushes_.emplace(plan, log_name(attempt, server), log.pushes(attempt, server, from, to));
   }
 
   const std::vector<float>& of(const LoggedUpdate& update) {
-    if (attempt_.header.payload != LogPayload::push) {
-      log_.read(attempt_, server_, update, gradient_);
-    } else if (plan_.unbounded()) {
-      read_push_of(update);
+    if (pushes_) {
+      const auto read = [this](const PushedGradients::Push& push, std::vector<float>& values) {
+        log_.read(attempt_, server_, push.row, values);
+      };
+      pushes_->take(update, read, gradient_);
     } else {
-      add_up(update);
+      log_.read(attempt_, server_, update, gradient_);
     }
     return gradient_;
   }
 
  private:
-  // One update per push, in the order in which they came. What was left out, of later steps, is passed over.
-  void read_push_of(const LoggedUpdate& update) {
-    std::vector<LoggedPush>& waiting = pushes_[{update.block, 0}];
-    const auto found = std::ranges::find_if(waiting, [&](const LoggedPush& push) {
-      return push.step == update.step && push.begin == update.begin && push.tokens == update.tokens;
-    });
-    if (found == waiting.end()) throw missing(update);
-    log_.read(attempt_, server_, *found, gradient_);
-    waiting.erase(found);
-  }
-
-  void add_up(const LoggedUpdate& update) {
-    const AddingOrder adding = plan_.deck.deterministic ? AddingOrder::by_unit : AddingOrder::arrival;
-    GradientSum sum(update.count, update.step_tokens, adding);
-    for (const LoggedPush& push : pushes_[{update.block, update.step}]) {
-      log_.read(attempt_, server_, push, values_);
-      if (push.complete != 0) {
-        sum.set(push.begin - update.begin, values_);
-      } else {
-        sum.add(push.begin - update.begin, values_, push.tokens, push.order);
-      }
-    }
-    if (!sum.complete()) throw missing(update);
-    gradient_ = *sum.values();
-  }
-
-  InputError missing(const LoggedUpdate& update) const {
-    return {fmt::format("log of server {} in attempt {}", server_, attempt_.header.number), "pushes",
-            fmt::format("lacks pushes of step {}", update.step)};
-  }
-
   GradientLogReader& log_;
   const GradientLogReader::Attempt& attempt_;
-  const RunPlan& plan_;
   int server_;
-  std::map<std::pair<int64_t, int64_t>, std::vector<LoggedPush>> pushes_;  // (block, step)
+  std::optional<PushedGradients> pushes_;
   std::vector<float> gradient_;
-  std::vector<float> values_;
 };
 
-/// Versions as they were published: (block, version) -> checksum.
-std::map<std::pair<int64_t, int64_t>, uint64_t> published(GradientLogReader& log,
-                                                          const GradientLogReader::Attempt& attempt, int server,
-                                                          int64_t from, int64_t to) {
-  std::map<std::pair<int64_t, int64_t>, uint64_t> checksums;
-  for (const LoggedVersion& row : log.versions(attempt, server, from, to)) {
-    checksums[{row.block, row.version}] = row.values_checksum;
-  }
-  return checksums;
+/// Versions as they were published, by block and version.
+std::map<std::pair<int64_t, int64_t>, LoggedVersion> published(GradientLogReader& log,
+                                                               const GradientLogReader::Attempt& attempt, int server,
+                                                               int64_t from, int64_t to) {
+  std::map<std::pair<int64_t, int64_t>, LoggedVersion> versions;
+  for (const LoggedVersion& row : log.versions(attempt, server, from, to)) versions[{row.block, row.version}] = row;
+  return versions;
 }
 
 }  // namespace
@@ -207,16 +238,9 @@ int64_t ShardReplay::apply(GradientLogReader& log, const GradientLogReader::Atte
       }
       reached = update.step;
       fault_point(FaultPoint::replay);
-      impl_->apply(update, gradients.of(update).data());
-      const Impl::PartState& part = impl_->part_of(update);
-      const auto found = checksums.find({update.block, part.version});
-      const bool is_known = is_as_in_run && found != checksums.end();
-      impl_->checked += is_known ? 1 : 0;
-      if (is_known && found->second != checksum_of_values(part.values)) {
-        throw InputError(fmt::format("log of server {} in attempt {}", server, attempt.header.number), "versions",
-                         fmt::format("version {} of block {} comes out with other values than were published",
-                                     part.version, update.block));
-      }
+      const int64_t version = apply(update, gradients.of(update));
+      const auto found = checksums.find({update.block, version});
+      if (is_as_in_run && found != checksums.end()) check(found->second);
     }
     reached = to;
   } catch (const InputError& error) {
@@ -238,7 +262,7 @@ int64_t ShardReplay::updates_applied() const { return impl_->applied; }
 int64_t ShardReplay::versions_checked() const { return impl_->checked; }
 
 LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
-                               int64_t from, int64_t to) {
+                               int64_t from, int64_t to, RebuiltFrom rebuilt) {
   struct PartStep {
     int64_t tokens = 0;
     double sum_of_squares = 0;
@@ -249,8 +273,8 @@ LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::
     std::map<int64_t, std::map<int64_t, PartStep>> parts;  // by server, then block: in the order of adding norms
   };
   LoggedStretch stretch{.end = from, .norms = {}, .block_updates = std::vector<int64_t>(plan.layout.blocks.size(), 0)};
-  const LogPayload payload = attempt.header.payload;
-  if (payload != LogPayload::sum && payload != LogPayload::push) return stretch;
+  const bool computes = attempt.header.payload == LogPayload::metadata;
+  if (computes ? rebuilt != RebuiltFrom::computations : !holds_gradients(attempt.header.payload)) return stretch;
   const int64_t limit = std::min(to, log.end_of(attempt));
   std::map<int64_t, StepRows> steps;
   std::vector<std::vector<LoggedUpdate>> updates;
@@ -265,6 +289,12 @@ LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::
       part.sum_of_squares = update.sum_of_squares;
     }
   }
+  std::map<int64_t, int64_t> computed;  // by step: tokens
+  if (computes) {
+    for (const auto& computation : log.computations(attempt, from, limit)) {
+      computed[computation.row.step] += computation.row.tokens;
+    }
+  }
   for (auto step = steps.find(from); step != steps.end() && step->first == stretch.end; ++step) {
     const StepRows& rows = step->second;
     double squares = 0;
@@ -277,7 +307,7 @@ LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::
       }
       squares += of_server;
     }
-    if (complete != plan.shards.parts.size()) break;
+    if (complete != plan.shards.parts.size() || (computes && computed[step->first] != rows.tokens)) break;
     stretch.end = step->first + 1;
     stretch.epoch = rows.epoch;
     stretch.tokens += rows.tokens;
@@ -340,13 +370,14 @@ void extend(CheckpointState& state, const LoggedStretch& stretch, const LogAttem
   if (std::ssize(norms) > kNormsKept) norms.erase(norms.begin(), norms.end() - kNormsKept);
 }
 
-int64_t reachable_step(GradientLogReader& log, int64_t from) {
+int64_t reachable_step(GradientLogReader& log, int64_t from, RebuiltFrom rebuilt) {
   int64_t reached = from;
   while (true) {
     const GradientLogReader::Attempt* attempt = log.attempt_of(reached);
     if (attempt == nullptr) return reached;
     const int64_t end =
-        complete_stretch(log, *attempt, plan_of(attempt->header), reached, std::numeric_limits<int64_t>::max()).end;
+        complete_stretch(log, *attempt, plan_of(attempt->header), reached, std::numeric_limits<int64_t>::max(), rebuilt)
+            .end;
     if (end == reached) return reached;
     reached = end;
   }

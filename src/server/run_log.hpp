@@ -29,7 +29,8 @@ namespace hat {
 ///               several workers computed at once), gang_members (ranges of those), seconds since the start; what is
 ///               recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
-///   checkpoint  step, path, seconds
+///   checkpoint  step, path, seconds, longest_copy_seconds (of one block on one server, which does nothing else
+///               meanwhile), logged_bytes_per_step (gradient log of all servers, since the start)
 ///   stop        step (number of steps that the run ends after, early), reason, seconds
 ///   worker      worker, seconds by activity, tokens, units;
 ///               pulls (of blocks), pulls_rejected (torn, or too old), pulled_bytes, pushed_bytes, exchanged_bytes
@@ -43,6 +44,12 @@ namespace hat {
 ///               are not read)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
 ///               gangs; null: none predicted), unsplit_steps (in which splitting was off because it had not paid)
+
+/// What a checkpoint, and the log until then, cost all servers.
+struct CheckpointCost {
+  double longest_copy_s = 0;  ///< CheckpointWritten
+  int64_t logged_bytes = 0;
+};
 
 /// What the ledger says of gangs at the end.
 struct GangSummary {
@@ -58,7 +65,7 @@ class RunLog {
   void server_completed(const StepComplete& message) { run_metrics_.server_completed(message); }
   void step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks);
   void evaluation(const EvaluationResult& result);
-  void checkpoint(int64_t step, const std::filesystem::path& path);
+  void checkpoint(int64_t step, const std::filesystem::path& path, const CheckpointCost& cost);
   void worker(const WorkerSummary& summary);
   /// The closing summary.
   void say_summary(const GangSummary& gangs);

@@ -10,6 +10,7 @@
 #include "hat/checkpoint/gradient_log.hpp"
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/background_thread.hpp"
+#include "hat/core/build_info.hpp"
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/silence.hpp"
@@ -41,7 +42,10 @@ std::unique_ptr<GradientLog> make_log(const RunPlan& plan, int server, const Dat
                      .vocabulary = plan.deck.model.vocabulary,
                      .dataset_path = std::filesystem::absolute(dataset.path()).string(),
                      .dataset_identity = dataset.identity(),
-                     .tokenizer = dataset.tokenizer().name()};
+                     .tokenizer = dataset.tokenizer().name(),
+                     .workers = plan.roles.workers(),
+                     .compute = plan.compute,
+                     .build = text_of(build_info())};
   std::vector<Part> parts;
   for (const int64_t part : plan.shards.parts_of_server[static_cast<size_t>(server)]) {
     parts.push_back(plan.shards.parts[static_cast<size_t>(part)]);
@@ -175,6 +179,20 @@ void Server::Impl::handle(Mail& mail) {
     case MessageKind::unit_report:
       coordinator->receive(mail.open<UnitReport>());
       return;
+    case MessageKind::computed_unit: {
+      auto computed = mail.open<ComputedUnit>();
+      if (!log) return;
+      log->add(LoggedComputation{.worker = computed.worker,
+                                 .unit = computed.unit,
+                                 .generation = computed.generation,
+                                 .step = computed.step,
+                                 .tokens = computed.tokens,
+                                 .member = computed.member},
+               {.versions = std::move(computed.versions),
+                .bounds = std::move(computed.bounds),
+                .sequences = std::move(computed.sequences)});
+      return;
+    }
     case MessageKind::evaluation_report:
       coordinator->receive(mail.open<EvaluationReport>());
       return;
@@ -230,7 +248,8 @@ bool Server::Impl::progress() {
   }
   any = pushes.progress() || any;
   any = (!snapshot.holds_updates() && shard.progress()) || any;
-  for (const CheckpointWritten& written : snapshot.take_written()) {
+  for (CheckpointWritten& written : snapshot.take_written()) {
+    if (log) written.logged_bytes = log->bytes();
     post_to_server(written, 0);
     any = true;
   }

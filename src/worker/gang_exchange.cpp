@@ -1,11 +1,8 @@
 #include "worker/gang_exchange.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <utility>
-
-#include "hat/core/bfloat16.hpp"
 
 namespace hat {
 
@@ -13,22 +10,6 @@ namespace {
 
 constexpr int kForwardTag = 20'000;  // beyond those of rings (gradient_sender.cpp)
 constexpr int kBackwardTag = 20'001;
-
-template <typename T>
-std::span<T> span_of(std::byte* data, int64_t count) {
-  return {reinterpret_cast<T*>(data), static_cast<size_t>(count)};
-}
-
-/// Copies `count` values; bf16 stays bf16.
-void convert(ConstValues from, int64_t count, Element to, std::byte* data) {
-  if (from.element() == to) {
-    std::memcpy(data, from.data(), static_cast<size_t>(count * element_bytes(to)));
-  } else if (to == Element::bf16) {
-    to_bfloat16({from.fp32(), static_cast<size_t>(count)}, span_of<bfloat16>(data, count));
-  } else {
-    to_float({from.bf16(), static_cast<size_t>(count)}, span_of<float>(data, count));
-  }
-}
 
 int64_t attention_block(int64_t layer) { return 1 + 2 * layer; }
 
@@ -163,7 +144,7 @@ void GangExchange::send_keys_values(int64_t layer, ConstValues keys_values) {
   const int64_t count = range_.tokens() * width_;
   const auto bytes = static_cast<size_t>(count * element_bytes(wire_));
   std::shared_ptr<Buffer> data = shared(bytes);
-  convert(keys_values, count, wire_, data->data.get());
+  copy_values(keys_values, count, wire_, data->data.get());
   // The last member has the most to do with it.
   for (int64_t member = range_.members() - 1; member > range_.member; --member) {
     send(data, bytes, layer, member, kForwardTag);
@@ -208,7 +189,7 @@ void GangExchange::send_gradients(int64_t layer, int64_t member, const float* d_
   const int64_t count = range_.tokens_of(member) * width_;
   const auto bytes = static_cast<size_t>(count * element_bytes(d_wire_));
   std::shared_ptr<Buffer> data = shared(bytes);
-  convert(d_keys_values, count, d_wire_, data->data.get());
+  copy_values(d_keys_values, count, d_wire_, data->data.get());
   send(std::move(data), bytes, layer, member, kBackwardTag);
 }
 
@@ -235,7 +216,7 @@ bool GangExchange::begins_backward(int64_t layer) {
 void GangExchange::unpack(Incoming& incoming, Element wire, Element stored) {
   if (wire == stored) return;
   Buffer values = take(static_cast<size_t>(incoming.count * element_bytes(stored)));
-  convert({static_cast<const void*>(incoming.data.data.get()), wire}, incoming.count, stored, values.data.get());
+  copy_values({static_cast<const void*>(incoming.data.data.get()), wire}, incoming.count, stored, values.data.get());
   give_back(incoming.data);
   incoming.data = std::move(values);
 }

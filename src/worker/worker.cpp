@@ -7,13 +7,13 @@
 #include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
+#include "hat/gradient/planted_noise.hpp"
 #include "hat/kernels/operations.hpp"
 #include "worker/emulated_device.hpp"
 #include "worker/gang_exchange.hpp"
 #include "worker/gradient_sender.hpp"
 #include "worker/lease_desk.hpp"
 #include "worker/parameter_cache.hpp"
-#include "worker/planted_noise.hpp"
 #include "worker/staleness_guard.hpp"
 #include "worker/worker_trace.hpp"
 
@@ -44,6 +44,7 @@ struct Worker::Impl : PassObserver {
         exchange_trace(recorder),
         model(plan.deck.model, plan.compute),
         parameters(plan.layout.blocks.size(), nullptr),
+        versions_used(plan.layout.blocks.size(), 0),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
     cache.set_trace(&trace);
@@ -61,6 +62,7 @@ struct Worker::Impl : PassObserver {
   LeasedWork next_work();
   void train(LeasedWork& work);
   void begin_gang(const GangRange& range);
+  void tell_what_was_computed(const PackedBatch& batch);
   void evaluate(LeasedWork& work);
   void close_steps_before(int64_t step);
   void say_goodbye(int64_t end_step);
@@ -116,13 +118,14 @@ struct Worker::Impl : PassObserver {
   Lease current;
   std::deque<LeasedWork> upcoming;  // leased and prefetched, not begun: prefetch.depth of them
   int64_t unit_tokens = 0;
-  bool next_is_known = false;  // the lease after it is here
-  bool last_of_step = false;   // of this worker, as far as is known
-  int64_t left = 0;            // the backward pass has left the blocks from this one on
-  int64_t unsent = 0;          // of those, blocks up to this one wait for `next_is_known`
-  bool recomputing = false;    // the unit is computed again (staleness.over_limit)
-  int64_t closed_step;         // everything of the steps before is pushed, and their rings are entered
-  double previous_norm = -1;   // unbounded, clip = previous: of this worker's last gradient
+  std::vector<int64_t> versions_used;  // by block
+  bool next_is_known = false;          // the lease after it is here
+  bool last_of_step = false;           // of this worker, as far as is known
+  int64_t left = 0;                    // the backward pass has left the blocks from this one on
+  int64_t unsent = 0;                  // of those, blocks up to this one wait for `next_is_known`
+  bool recomputing = false;            // the unit is computed again (staleness.over_limit)
+  int64_t closed_step;                 // everything of the steps before is pushed, and their rings are entered
+  double previous_norm = -1;           // unbounded, clip = previous: of this worker's last gradient
 
   int64_t trained_tokens = 0;
   int64_t trained_units = 0;
@@ -265,6 +268,7 @@ void Worker::Impl::train(LeasedWork& work) {
                     "the start values too large",
                     current.unit, current.step));
   }
+  if (plan.deck.log.payload == LogPayload::metadata) tell_what_was_computed(batch);
   const int64_t recomputed = guard.finish_unit();
   mailbox.post(UnitReport{.worker = worker,
                           .unit = current.unit,
@@ -283,6 +287,22 @@ void Worker::Impl::train(LeasedWork& work) {
   if (last_of_step) closed_step = current.step + 1;
   trained_tokens += unit_tokens;
   ++trained_units;
+}
+
+void Worker::Impl::tell_what_was_computed(const PackedBatch& batch) {
+  ComputedUnit computed{.worker = worker,
+                        .unit = current.unit,
+                        .generation = current.generation,
+                        .step = current.step,
+                        .tokens = unit_tokens,
+                        .bounds = {},
+                        .versions = versions_used,
+                        .sequences = current.sequences};
+  if (batch.range) {
+    computed.member = batch.range->member;
+    computed.bounds = batch.range->bounds;
+  }
+  mailbox.post(computed, plan.roles.rank_of_server[0], MailTag::to_server);
 }
 
 void Worker::Impl::begin_gang(const GangRange& range) {
@@ -324,9 +344,11 @@ void Worker::Impl::before_forward(int64_t block) {
   const double waited_before = account.waited_for_parameters();
   parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
   block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
-  guard.took(block, cache.version(block));
+  const int64_t version = cache.version(block);
+  versions_used[static_cast<size_t>(block)] = version;
+  guard.took(block, version);
   expect_next_step(block);
-  trace.forward_begins(block, cache.version(block));
+  trace.forward_begins(block, version);
 }
 
 // The next step of the data will most likely have a unit for this worker, whichever it is. What late blocks need for it

@@ -324,7 +324,7 @@ TEST(GangRange, ThatCannotBeComputedIsRefused) {
   const BlockValues parameters = formula_parameters(make_layout(config), 3, 0.3);
   GangMemory memory;
   const GangRange range{.bounds = {0, 40, 90}, .member = 0};
-  MemoryExchange exchange(memory, range, config, Element::fp32);
+  MemoryExchange exchange(memory, range, config, Element::fp32, {});
   Transformer model(config);
   PassObserver nobody;
   const auto loss = [&](const PackedBatch& batch, RangeExchange* with) {

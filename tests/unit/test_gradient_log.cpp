@@ -4,6 +4,7 @@
 #include "hat/checkpoint/gradient_log.hpp"
 #include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/core/random.hpp"
+#include "hat/io/compression.hpp"
 #include "hat/io/durable.hpp"
 #include "io_support.hpp"
 
@@ -29,19 +30,24 @@ class GradientLogTest : public testing::Test {
   }
 
   std::unique_ptr<GradientLog> make_log(int64_t attempt, int64_t first_step, LogPayload payload = LogPayload::sum,
-                                        LogDurability durability = LogDurability::commit) {
-    const LogConfig config{.payload = payload, .durability = durability, .interval_s = 0.05};
-    return std::make_unique<GradientLog>(run(),
-                                         LogAttempt{.number = attempt,
-                                                    .first_step = first_step,
-                                                    .servers = 1,
-                                                    .payload = payload,
-                                                    .deck = "mode = \"sync\"\n",
-                                                    .vocabulary = 11,
-                                                    .dataset_path = "/data.h5",
-                                                    .dataset_identity = "id",
-                                                    .tokenizer = "byte"},
-                                         0, layout_, parts_, config, kSegmentSteps);
+                                        LogDurability durability = LogDurability::commit,
+                                        LogCompression compression = LogCompression::none) {
+    const LogConfig config{
+        .payload = payload, .durability = durability, .interval_s = 0.05, .compression = compression};
+    return std::make_unique<GradientLog>(
+        run(),
+        LogAttempt{.number = attempt,
+                   .first_step = first_step,
+                   .servers = 1,
+                   .payload = payload,
+                   .deck = "mode = \"sync\"\n",
+                   .vocabulary = 11,
+                   .dataset_path = "/data.h5",
+                   .dataset_identity = "id",
+                   .tokenizer = "byte",
+                   .workers = 3,
+                   .compute = {.threads = 2, .arithmetic = Element::bf16, .recompute = Recompute::full}},
+        0, layout_, parts_, config, kSegmentSteps);
   }
 
   std::shared_ptr<const std::vector<float>> gradient(const Part& part, int64_t step) const {
@@ -162,6 +168,92 @@ TEST_F(GradientLogTest, GivesBackPushes) {
     ++seen;
   }
   EXPECT_EQ(seen, 12 * std::ssize(parts_));
+}
+
+TEST_F(GradientLogTest, GivesBackWhatWasComputed) {
+  const auto lists = [this](int64_t step) {
+    return ComputationLists{.versions = std::vector<int64_t>(layout_.blocks.size(), step),
+                            .bounds = step % 2 == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{0, 5, step + 9},
+                            .sequences = {{.document = step, .begin = 2, .length = 7}, {.document = 1, .earlier = 3}}};
+  };
+  auto log = make_log(1, 0, LogPayload::metadata);
+  for (int64_t step = 0; step < 25; ++step) {
+    log->add(LoggedComputation{.worker = 2, .unit = 3 * step, .step = step, .tokens = 40}, lists(step));
+    add_step(*log, step);
+  }
+  log->close();
+  GradientLogReader reader(run());
+  const GradientLogReader::Attempt& attempt = reader.attempts().at(0);
+  EXPECT_EQ(attempt.header.workers, 3);
+  EXPECT_EQ(attempt.header.compute.threads, 2);
+  EXPECT_EQ(attempt.header.compute.arithmetic, Element::bf16);
+  EXPECT_EQ(attempt.header.compute.recompute, Recompute::full);
+  const auto computations = reader.computations(attempt, 8, 23);  // of three files
+  ASSERT_EQ(computations.size(), 15U);
+  for (size_t i = 0; i < computations.size(); ++i) {
+    const auto step = static_cast<int64_t>(8 + i);
+    EXPECT_EQ(computations[i].row.unit, 3 * step);
+    EXPECT_EQ(computations[i].lists.versions, lists(step).versions);
+    EXPECT_EQ(computations[i].lists.bounds, lists(step).bounds);
+    EXPECT_EQ(computations[i].lists.sequences, lists(step).sequences);
+  }
+  EXPECT_TRUE(reader.problems().empty());
+  // Damaged anywhere: fewer, with a reason, and none that was not written.
+  const fs::path file = log_segment(run(), 1, 0, 10);
+  std::string whole(fs::file_size(file), '\0');
+  std::ifstream(file, std::ios::binary).read(whole.data(), static_cast<std::streamsize>(whole.size()));
+  int64_t noticed = 0;
+  for (uint64_t trial = 0; trial < 400; ++trial) {
+    std::string damaged = whole;
+    const auto at = static_cast<size_t>(random_uniform(6, trial, 0) * static_cast<double>(whole.size()));
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (trial % 8)));
+    std::ofstream(file, std::ios::binary | std::ios::trunc).write(damaged.data(), std::ssize(damaged));
+    GradientLogReader again(run());
+    if (again.attempts().empty()) continue;
+    try {
+      const auto read = again.computations(again.attempts()[0], 10, 20);
+      for (const auto& computation : read) {
+        EXPECT_EQ(computation.row.unit, 3 * computation.row.step);
+        EXPECT_EQ(computation.lists.sequences, lists(computation.row.step).sequences);
+      }
+      noticed += read.size() < 10 && !again.problems().empty() ? 1 : 0;
+    } catch (const Error&) {  // the whole file was passed over
+    }
+  }
+  EXPECT_GT(noticed, 3);
+}
+
+TEST_F(GradientLogTest, CompressesWhereItIsTold) {
+  const auto bytes = [this](LogCompression compression) {
+    fs::remove_all(run());
+    auto log = make_log(1, 0, LogPayload::sum, LogDurability::commit, compression);
+    for (int64_t step = 0; step < 100; ++step) wait(*log, add_step(*log, step));
+    log->close();
+    GradientLogReader reader(run());
+    EXPECT_EQ(check(reader, 0, 100), 100 * std::ssize(parts_));
+    EXPECT_TRUE(reader.problems().empty());
+    std::uintmax_t all = 0;
+    for (const LoggedSegment& segment : reader.attempts().at(0).segments) all += fs::file_size(segment.file);
+    return all;
+  };
+  EXPECT_LT(bytes(LogCompression::deflate), bytes(LogCompression::none));
+}
+
+TEST(Compression, PaysWhereWritingIsSlower) {
+  const Compressibility halves{.ratio = 0.5, .bytes_per_s = 100e6};  // saves half of what writing takes
+  EXPECT_TRUE(compression_pays(halves, 49e6));
+  EXPECT_FALSE(compression_pays(halves, 51e6));
+  EXPECT_FALSE(compression_pays(halves, 0));  // nothing was written yet
+  EXPECT_FALSE(compression_pays({.ratio = 1.01, .bytes_per_s = 1e9}, 1));
+  std::vector<float> values(100'000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_normal(1, 2, i));
+  const Compressibility random = measure_compression(values);
+  EXPECT_GT(random.ratio, 0.75);  // mantissas are noise, exponents are alike
+  EXPECT_LT(random.ratio, 0.95);
+  EXPECT_GT(random.bytes_per_s, 1e6);
+  std::ranges::fill(values, 1.5F);
+  EXPECT_LT(measure_compression(values).ratio, 0.1);
+  EXPECT_FALSE(compression_pays(measure_compression({}), 1));
 }
 
 // A process that is killed loses nothing that was only not fsynced, so the calls are counted.

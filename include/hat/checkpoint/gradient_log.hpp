@@ -40,6 +40,8 @@ class GradientLog {
   /// Returns the number that `may_publish` is asked with. `gradient`: all `count` values.
   int64_t add(LoggedUpdate update, Values gradient);
   void add(LoggedVersion version);
+  /// Payload `metadata`, server 0. Checksums and places are filled in here.
+  void add(LoggedComputation computation, ComputationLists lists);
   /// The server has nothing more to say of steps before this one.
   void completed_before(int64_t step);
 
@@ -47,20 +49,24 @@ class GradientLog {
   /// much waits to be written, and nothing waits for the disk longer than twice log.interval_s. Throws what writing
   /// ended with.
   bool may_publish(int64_t number) const;
+  /// Rows and values that were written, before compression.
+  int64_t bytes() const { return bytes_; }
   /// Everything is on disk, and the files are closed. Throws what writing ended with.
   void close();
 
  private:
   struct Entry {
-    enum class Kind { push, update, version, completed } kind = Kind::completed;
+    enum class Kind { push, update, version, computation, completed } kind = Kind::completed;
     LoggedPush push = {};
     LoggedUpdate update = {};
     LoggedVersion version = {};
+    LoggedComputation computation = {};
+    ComputationLists lists = {};
     std::vector<int64_t> units = {};
     Values values = {};
     int64_t number = -1;  // of an update
     int64_t step = 0;
-    double added_s = 0;
+    double added_s = 0;  // of an update
   };
   struct Segment;
 
@@ -74,6 +80,7 @@ class GradientLog {
   void rethrow() const;
   Segment& segment_of(int64_t step);
   void write_rows(Segment& segment);
+  bool compresses() const;
 
   const std::filesystem::path run_;
   const LogAttempt attempt_;
@@ -87,16 +94,21 @@ class GradientLog {
   // Of the thread alone.
   std::map<int64_t, std::unique_ptr<Segment>> segments_;  // by first step
   double last_sync_s_ = 0;
+  Values newest_sum_;          // log.compression auto: what shall be written
+  int64_t written_bytes_ = 0;  // to files without compression, and the seconds that this took, fsync included
+  double written_s_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Entry> queue_;
+  bool has_urgent_ = false;  // something in it shall be written at once
   int64_t next_number_ = 0;
   bool ending_ = false;
   std::exception_ptr failure_;
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
   std::atomic<int64_t> queued_bytes_{0};
-  std::atomic<double> unsynced_since_s_{kNever};  // when the oldest entry that is not on disk was added
+  std::atomic<double> unsynced_since_s_{kNever};  // when the oldest update that is not on disk was added
+  std::atomic<int64_t> bytes_{0};
   std::thread thread_;
 };
 

@@ -52,6 +52,13 @@ class GradientLogReader {
   };
   std::vector<Push> pushes(const Attempt& attempt, int64_t server, int64_t first, int64_t end);
 
+  struct Computation {
+    LoggedComputation row;
+    ComputationLists lists;
+  };
+  /// Payload `metadata`; likewise.
+  std::vector<Computation> computations(const Attempt& attempt, int64_t first, int64_t end);
+
   /// The gradient of an update. Throws InputError when it is missing or damaged.
   void read(const Attempt& attempt, int64_t server, const LoggedUpdate& update, std::vector<float>& gradient);
   /// The values of a push (payload `push`).

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "hat/config/deck.hpp"
+#include "hat/core/sequence.hpp"
 #include "hat/io/hdf5.hpp"
+#include "hat/model/compute_options.hpp"
 
 namespace hat {
 
@@ -64,6 +66,32 @@ struct LoggedVersion {
   uint64_t row_checksum = 0;
 };
 
+/// A unit, or a range of one, that a worker has computed (payload `metadata`, server 0): what it takes to compute it
+/// again. The lists it belongs to stand in arrays of their own.
+struct LoggedComputation {
+  int64_t worker = 0;
+  int64_t unit = 0;
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t tokens = 0;         ///< target tokens
+  int64_t member = -1;        ///< of the gang that computed the sequence; -1: whole sequences
+  int64_t first_version = 0;  ///< in /versions_used: one version for each block
+  int64_t versions = 0;
+  int64_t first_bound = 0;  ///< in /ranges: GangRange::bounds
+  int64_t bounds = 0;
+  int64_t first_sequence = 0;  ///< in /sequences
+  int64_t sequences = 0;
+  uint64_t lists_checksum = 0;
+  uint64_t row_checksum = 0;
+};
+
+/// The lists of a LoggedComputation.
+struct ComputationLists {
+  std::vector<int64_t> versions;  ///< by block
+  std::vector<int64_t> bounds;    ///< empty: whole sequences
+  std::vector<Sequence> sequences;
+};
+
 /// The same in all files of an attempt: from the start of a job to its end.
 struct LogAttempt {
   int64_t number = 1;
@@ -75,18 +103,28 @@ struct LogAttempt {
   std::string dataset_path;
   std::string dataset_identity;
   std::string tokenizer;
+  // What gradients depend on beside deck and text: payload `metadata`, from which they are computed again.
+  int64_t workers = 0;
+  ComputeOptions compute = {};
+  std::string build = {};  ///< of the program
 };
+
+/// Gradients stand in the log.
+inline bool holds_gradients(LogPayload payload) { return payload == LogPayload::sum || payload == LogPayload::push; }
 
 /// As in a deck.
 std::string name_of(LogPayload payload);
 
 /// What stands as `values_checksum`: XXH64 of the bytes.
 uint64_t checksum_of_values(std::span<const float> values);
+/// What stands as `lists_checksum`.
+uint64_t checksum_of_lists(const ComputationLists& lists);
 
 /// Columns of the tables, as the rows above have them.
 const std::vector<hdf5::TableColumn>& columns_of(const LoggedPush* row);
 const std::vector<hdf5::TableColumn>& columns_of(const LoggedUpdate* row);
 const std::vector<hdf5::TableColumn>& columns_of(const LoggedVersion* row);
+const std::vector<hdf5::TableColumn>& columns_of(const LoggedComputation* row);
 
 /// <run>/log/attempt-0001/server-0.step-00001000.h5: the steps of one server from there on, up to the next such file.
 std::filesystem::path log_folder(const std::filesystem::path& run, int64_t attempt);

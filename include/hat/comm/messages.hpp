@@ -26,6 +26,7 @@ enum class MessageKind : int32_t {
   gradient_sketch,
   stop_request,
   stop_at,
+  computed_unit,
 };
 
 /// worker -> server 0: what shall I do next?
@@ -142,6 +143,25 @@ struct UnitReport {
   }
 };
 
+/// worker -> server 0, for a log from which gradients are computed again (log.payload metadata): on what a unit, or a
+/// range of one, was computed.
+struct ComputedUnit {
+  static constexpr MessageKind kKind = MessageKind::computed_unit;
+  int64_t worker = 0;
+  int64_t unit = 0;
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t tokens = 0;
+  int64_t member = -1;              ///< of the gang; -1: whole sequences
+  std::vector<int64_t> bounds;      ///< GangRange::bounds; empty: whole sequences
+  std::vector<int64_t> versions;    ///< by block
+  std::vector<Sequence> sequences;  ///< as leased
+  template <class F>
+  void fields(F& f) {
+    f(worker), f(unit), f(generation), f(step), f(tokens), f(member), f(bounds), f(versions), f(sequences);
+  }
+};
+
 /// worker -> server 0: validation loss of a leased group.
 struct EvaluationReport {
   static constexpr MessageKind kKind = MessageKind::evaluation_report;
@@ -214,9 +234,11 @@ struct CheckpointWritten {
   int64_t step = 0;
   std::vector<int64_t> blocks;    ///< of which this server owns a part
   std::vector<int64_t> versions;  ///< of those blocks, in the file
+  double longest_copy_s = 0;      ///< of one part: so long the server did nothing else
+  int64_t logged_bytes = 0;       ///< in the gradient log since the start, before compression
   template <class F>
   void fields(F& f) {
-    f(server), f(step), f(blocks), f(versions);
+    f(server), f(step), f(blocks), f(versions), f(longest_copy_s), f(logged_bytes);
   }
 };
 

@@ -19,4 +19,7 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
+/// What decides how numbers come out: version, revision, compiler, matrix library.
+std::string text_of(const BuildInfo& build);
+
 }  // namespace hat

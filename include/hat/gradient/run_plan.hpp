@@ -11,6 +11,7 @@
 #include "hat/gradient/slot_table.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
+#include "hat/model/range_exchange.hpp"
 #include "hat/model/shard_plan.hpp"
 
 namespace hat {
@@ -75,11 +76,6 @@ struct RunPlan {
 /// nodes divide them further.
 void group_workers(RunPlan& plan, const std::vector<int>& node_of_rank);
 
-/// What keys and values travel as between the workers of a gang, and their gradients.
-struct GangWire {
-  Element forward;
-  Element backward;
-};
 GangWire gang_wire(const RunPlan& plan);
 /// What an emulated network is to count for a byte of keys and values, where it counts parameters as they are.
 double exchange_charge(const RunPlan& plan);

@@ -21,4 +21,8 @@ struct ComputeOptions {
   const Operations* operations = nullptr;  ///< null: those of the CPU
 };
 
+/// As in a deck.
+const char* name_of(Element arithmetic);   ///< "fp32", "bf16"
+const char* name_of(Recompute recompute);  ///< "none", "inner", "full"
+
 }  // namespace hat

@@ -1,9 +1,19 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "hat/kernels/values.hpp"
 
 namespace hat {
+
+/// What keys and values travel as between the workers of a gang, and their gradients.
+struct GangWire {
+  Element forward = Element::fp32;
+  Element backward = Element::fp32;
+};
+
+/// Copies `count` values into `data` as elements of `to`; bf16 stays bf16.
+void copy_values(ConstValues from, int64_t count, Element to, std::byte* data);
 
 /// What a member of a gang gives to the other members and needs from them while its model computes a range of their
 /// sequence (PackedBatch::range). For one pass at a time; called on the thread that computes. The members'

@@ -40,6 +40,25 @@ class ShardReplay {
   int64_t apply(GradientLogReader& log, const GradientLogReader::Attempt& attempt, int64_t from, int64_t to,
                 std::string& problem);
 
+  /// A part as workers get it with a version.
+  struct Published {
+    int64_t part = 0;
+    int64_t version = 0;
+    std::span<const float> values;
+    std::span<const float> predicted;  ///< staleness.predict; empty: the part is never late
+  };
+  /// Told of every version from now on, at once of the present ones.
+  void publish_to(std::function<void(const Published&)> listener);
+
+  /// The gradient as the optimizer took it (staleness.compensation); `base_values`: of the part, on which it was
+  /// computed.
+  std::vector<float> compensated(const LoggedUpdate& update, std::span<const float> gradient,
+                                 std::span<const float> base_values);
+  /// Applies one update. Throws InputError when its part is not this server's. Returns the new version.
+  int64_t apply(const LoggedUpdate& update, std::span<const float> gradient);
+  /// Holds the part's values against what stands in the log of this version.
+  void check(const LoggedVersion& published);
+
   /// As Shard::slices of all parts, in their order.
   std::vector<TensorSlice> slices();
   int64_t updates_applied() const;
@@ -59,9 +78,15 @@ struct LoggedStretch {
   std::vector<int64_t> block_updates;  ///< by block: updates in them
 };
 
+/// What a step may be rebuilt from.
+enum class RebuiltFrom {
+  gradients,    ///< that stand in the log
+  computations  ///< or, where only metadata were logged, by computing them again
+};
+
 /// Looks at steps from `from` on, up to the beginning of the next attempt and to `to`.
 LoggedStretch complete_stretch(GradientLogReader& log, const GradientLogReader::Attempt& attempt, const RunPlan& plan,
-                               int64_t from, int64_t to);
+                               int64_t from, int64_t to, RebuiltFrom rebuilt = RebuiltFrom::gradients);
 
 /// Steps in (from, to), ascending, that all updates of earlier steps stand before, and none of later ones, on every
 /// server: a replay may stop there and go on another time. (Unbounded asynchronous runs; in others each step is one.)
@@ -74,6 +99,6 @@ CheckpointState state_at_start(const LogAttempt& attempt, const RunPlan& plan);
 void extend(CheckpointState& state, const LoggedStretch& stretch, const LogAttempt& attempt);
 
 /// The step that a run can be rebuilt to from a checkpoint of `from` (0: from the start), through all attempts.
-int64_t reachable_step(GradientLogReader& log, int64_t from);
+int64_t reachable_step(GradientLogReader& log, int64_t from, RebuiltFrom rebuilt = RebuiltFrom::gradients);
 
 }  // namespace hat

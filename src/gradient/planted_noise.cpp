@@ -1,4 +1,4 @@
-#include "worker/planted_noise.hpp"
+#include "hat/gradient/planted_noise.hpp"
 
 #include <cmath>
 
