@@ -107,8 +107,10 @@ void GradientLog::enqueue(Entry entry) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    entry.added_s = now_s();
-    unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
+    if (entry.kind == Entry::Kind::update) {
+      entry.added_s = now_s();
+      unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
+    }
     // The rest waits for company: somebody waits for updates only, and each writing costs a flush, if not an fsync.
     is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch;
     has_urgent_ = has_urgent_ || is_urgent;
@@ -190,7 +192,8 @@ void GradientLog::work() {
       if (sync) {
         last_sync_s_ = now_s();
         const std::lock_guard lock(mutex_);
-        unsynced_since_s_ = queue_.empty() ? kNever : queue_.front().added_s;
+        const auto oldest = std::ranges::find(queue_, Entry::Kind::update, &Entry::kind);
+        unsynced_since_s_ = oldest == queue_.end() ? kNever : oldest->added_s;
       }
       if (is_over) segments_.clear();
     } catch (...) {

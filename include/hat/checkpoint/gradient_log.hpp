@@ -66,7 +66,7 @@ class GradientLog {
     Values values = {};
     int64_t number = -1;  // of an update
     int64_t step = 0;
-    double added_s = 0;
+    double added_s = 0;  // of an update
   };
   struct Segment;
 
@@ -108,7 +108,7 @@ class GradientLog {
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
   std::atomic<int64_t> queued_bytes_{0};
   std::atomic<int64_t> bytes_{0};
-  std::atomic<double> unsynced_since_s_{kNever};  // when the oldest entry that is not on disk was added
+  std::atomic<double> unsynced_since_s_{kNever};  // when the oldest update that is not on disk was added
   std::thread thread_;
 };
 
