@@ -174,10 +174,9 @@ void GradientLog::work() {
   const bool commits = config_.durability == LogDurability::commit;
   last_sync_s_ = now_s();
   bool is_over = false;
-  bool has_begun = false;
-  while (!is_over) {
+  for (bool has_begun = false; !is_over; has_begun = true) {
     std::deque<Entry> batch;
-    {
+    if (has_begun) {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, interval, [this] { return ending_ || has_urgent_; });
       has_urgent_ = false;
@@ -186,7 +185,6 @@ void GradientLog::work() {
     }
     try {
       if (!has_begun) segment_of(attempt_.first_step);  // from here on this attempt's records count
-      has_begun = true;
       const bool sync = commits || is_over || now_s() - last_sync_s_ >= config_.interval_s;
       write(batch, sync);
       if (sync) {
