@@ -9,6 +9,7 @@
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/core/fault.hpp"
+#include "hat/io/compression.hpp"
 #include "hat/io/durable.hpp"
 
 namespace hat {
@@ -43,6 +44,7 @@ struct GradientLog::Segment {
     hdf5::Array sequences;
   };
   std::optional<Computations> computations;
+  bool is_compressed = false;
   // Rows that were not handed to HDF5 yet.
   std::vector<LoggedPush> new_pushes = {};
   std::vector<LoggedUpdate> new_updates = {};
@@ -231,6 +233,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   const auto table = [&root](const char* name, const auto* row) {
     return root.create_table(name, columns_of(row), kTableChunkRows);
   };
+  const hdf5::Storage storage = compresses() ? hdf5::Storage::deflate : hdf5::Storage::plain;
   auto segment = std::make_unique<Segment>(
       Segment{.path = path,
               .file = std::move(file),
@@ -240,7 +243,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
               .units = root.create_extendible(kUnitArray, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows),
               .sums = {},
               .push_values = {},
-              .computations = {}});
+              .computations = {},
+              .is_compressed = storage == hdf5::Storage::deflate});
   if (attempt_.payload == LogPayload::metadata && server_ == 0) {
     const auto integers = [&root](const char* name) {
       return root.create_extendible(name, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows);
@@ -257,7 +261,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
     const int64_t chunk = std::min(part.count, kMostChunkValues);
     if (attempt_.payload == LogPayload::sum) {
       hdf5::Array sums =
-          root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1, chunk);
+          root.create_extendible(sums_name(block), hdf5::Element::float32, {0, part.count, false}, 1, chunk, storage);
       sums.set_number("begin", part.begin);
       segment->sums.emplace(part.block, std::move(sums));
     } else if (attempt_.payload == LogPayload::push) {
@@ -273,14 +277,22 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   return *segments_.emplace(first, std::move(segment)).first->second;
 }
 
+bool GradientLog::compresses() const {
+  if (config_.compression != LogCompression::automatic) return config_.compression == LogCompression::deflate;
+  if (!newest_sum_ || written_s_ <= 0) return false;
+  return compression_pays(measure_compression(*newest_sum_), static_cast<double>(written_bytes_) / written_s_);
+}
+
 void GradientLog::write_rows(Segment& segment) {
-  const auto write = [](hdf5::Table& table, auto& rows) {
+  const auto write = [this](hdf5::Table& table, auto& rows) {
     if (rows.empty()) return;
+    bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows.front()));
     for (auto& row : rows) row.row_checksum = checksum_of(row);
     table.append(static_cast<int64_t>(rows.size()), rows.data());
     rows.clear();
   };
-  const auto extend = [](hdf5::Array& array, std::vector<int64_t>& values) {
+  const auto extend = [this](hdf5::Array& array, std::vector<int64_t>& values) {
+    bytes_ += static_cast<int64_t>(values.size() * sizeof(int64_t));
     if (!values.empty()) array.append(std::ssize(values), values.data());
     values.clear();
   };
@@ -289,6 +301,7 @@ void GradientLog::write_rows(Segment& segment) {
     ComputationLists& lists = segment.new_lists;
     extend(segment.computations->versions, lists.versions);
     extend(segment.computations->ranges, lists.bounds);
+    bytes_ += static_cast<int64_t>(lists.sequences.size() * sizeof(Sequence));
     if (!lists.sequences.empty()) {
       segment.computations->sequences.append(std::ssize(lists.sequences), &lists.sequences.front().document);
     }
@@ -301,7 +314,9 @@ void GradientLog::write_rows(Segment& segment) {
 }
 
 void GradientLog::write(std::deque<Entry>& batch, bool sync) {
+  const double begin_s = now_s();
   int64_t newest = -1;
+  int64_t plain_bytes = 0;
   std::set<int64_t> completed;
   for (Entry& entry : batch) {
     if (entry.kind == Entry::Kind::completed) {
@@ -317,11 +332,15 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
           hdf5::Array& sums = segment.sums.at(entry.update.block);
           entry.update.sums_row = sums.rows();
           sums.append(1, entry.values->data());
+          bytes_ += bytes;
+          if (!segment.is_compressed) plain_bytes += bytes;
+          newest_sum_ = std::move(entry.values);
         }
       } else if (attempt_.payload == LogPayload::push) {
         hdf5::Array& values = segment.push_values.at(entry.push.block);
         entry.push.first_value = values.rows();
         values.append(static_cast<int64_t>(entry.values->size()), entry.values->data());
+        bytes_ += bytes;
       }
       entry.values.reset();
       queued_bytes_ -= bytes;
@@ -354,6 +373,10 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
     if (sync) sync_file(segment->path);
   }
   if (newest >= 0 && sync) durable_ = newest;
+  if (plain_bytes > 0) {
+    written_bytes_ += plain_bytes;
+    written_s_ += now_s() - begin_s;
+  }
   if (!completed.empty()) close_before(*completed.rbegin());
 }
 

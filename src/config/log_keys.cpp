@@ -12,7 +12,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
        {"sum", LogPayload::sum},
        {"push", LogPayload::push}},
       "The gradient log, from which a run that was killed continues at its last committed step: the sums that the "
-      "optimizer consumed (parameters x 4 bytes a step), also the bytes of every push, only what happened (metadata: hat "
+      "optimizer consumed (parameters x 4 bytes a step), also the bytes of every push, only what happened (metadata: "
+      "hat "
       "replay computes the gradients again, but a run continues at its newest checkpoint), or no log");
   options.add_named<LogDurability>(
       "log.durability", log.durability, {{"commit", LogDurability::commit}, {"interval", LogDurability::interval}},
@@ -25,9 +26,17 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
   options.add_named<LogKeep>(
       "log.keep", log.keep, {{"recovery", LogKeep::recovery}, {"all", LogKeep::all}},
       "Whether log files are removed that complete checkpoints have made unnecessary, or all are kept for a replay");
+  options.add_named<LogCompression>(
+      "log.compression", log.compression,
+      {{"auto", LogCompression::automatic}, {"none", LogCompression::none}, {"deflate", LogCompression::deflate}},
+      "Lossless compression of the sums in the log (shuffled bytes, deflate; every HDF5 program reads it): auto "
+      "decides for each file, from the second one on, whether that is faster than writing them as they are");
 }
 
 void check_log(const OptionSet& options, const Deck& deck) {
+  if (deck.log.payload != LogPayload::sum && deck.log.compression == LogCompression::deflate) {
+    throw options.error("log.compression", "deflate is for sums: log.payload sum", {"log.payload"});
+  }
   if (deck.log.payload == LogPayload::push && deck.delay.compensation > 0) {
     throw options.error("log.payload",
                         "push holds gradients as workers sent them, and staleness.compensation changes them by older "

@@ -8,6 +8,8 @@
 namespace hat::hdf5 {
 
 namespace {
+constexpr unsigned kDeflateLevel = 1;
+
 Space make_space(const ArrayShape& shape, bool extendible) {
   const std::array<hsize_t, 2> sizes{static_cast<hsize_t>(shape.rows), static_cast<hsize_t>(shape.columns)};
   const std::array<hsize_t, 2> limits{H5S_UNLIMITED, sizes[1]};
@@ -51,12 +53,16 @@ Array Group::create_array(const std::string& name, Element element, ArrayShape s
 }
 
 Array Group::create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows,
-                               int64_t chunk_columns) {
+                               int64_t chunk_columns, Storage storage) {
   const LibraryLock lock;
   const Properties creation(H5Pcreate(H5P_DATASET_CREATE));
   const std::array<hsize_t, 2> chunk{static_cast<hsize_t>(chunk_rows),
                                      static_cast<hsize_t>(chunk_columns > 0 ? chunk_columns : shape.columns)};
   if (H5Pset_chunk(creation.get(), shape.is_vector ? 1 : 2, chunk.data()) < 0) fail("choose chunks");
+  if (storage == Storage::deflate &&
+      (H5Pset_shuffle(creation.get()) < 0 || H5Pset_deflate(creation.get(), kDeflateLevel) < 0)) {
+    fail("choose compression");
+  }
   return create(name, element, make_space(shape, true).get(), creation.get());
 }
 

@@ -239,6 +239,8 @@ void Coordinator::receive(const CheckpointWritten& message) {
     pending.block_versions[static_cast<size_t>(message.blocks[i])] = message.versions[i];
   }
   ++pending.servers;
+  pending.cost.longest_copy_s = std::max(pending.cost.longest_copy_s, message.longest_copy_s);
+  pending.cost.logged_bytes += message.logged_bytes;
   start_completing_checkpoints();
 }
 
@@ -278,6 +280,7 @@ void Coordinator::start_completing_checkpoints() {
       continue;
     }
     const std::filesystem::path run = plan_.deck.output;
+    checkpoint_costs_[steps] = pending.cost;
     completing_[steps] =
         thread_.submit([run, steps = steps, keep = plan_.deck.checkpoint.keep, log = plan_.deck.log.keep,
                         state = checkpoint_state(steps, pending), slices = slices_of_servers(plan_)] {
@@ -299,7 +302,7 @@ bool Coordinator::progress() {
   bool any = false;
   for (auto entry = completing_.begin(); entry != completing_.end() && is_ready(entry->second);) {
     any = true;
-    log_.checkpoint(entry->first, entry->second.get());
+    log_.checkpoint(entry->first, entry->second.get(), checkpoint_costs_.extract(entry->first).mapped());
     last_checkpoint_ = entry->first;
     if (const auto begin = checkpoint_begin_s_.find(entry->first); begin != checkpoint_begin_s_.end()) {
       time_limit_.checkpoint_took(now_s() - begin->second);

@@ -61,6 +61,7 @@ class Coordinator {
   struct PendingCheckpoint {
     int64_t servers = 0;                  // whose file is durable
     std::vector<int64_t> block_versions;  // by block
+    CheckpointCost cost;
   };
   /// What a checkpoint says of the run at its step.
   struct Position {
@@ -95,6 +96,7 @@ class Coordinator {
   std::map<int64_t, PendingCheckpoint> pending_checkpoints_;          // by steps done
   std::map<int64_t, Position> positions_;                             // by steps done
   std::map<int64_t, std::future<std::filesystem::path>> completing_;  // by steps done
+  std::map<int64_t, CheckpointCost> checkpoint_costs_;                // of those
   int64_t last_checkpoint_;                                           // steps done; below first_step: none
   int64_t end_step_;                                                  // the plan's, or where the run stops early
   bool told_to_stop_ = false;

@@ -1,7 +1,6 @@
 #include "hat/server/recomputation.hpp"
 
 #include <algorithm>
-#include <compare>
 #include <deque>
 #include <map>
 #include <optional>
@@ -34,7 +33,9 @@ struct GradientKey {
   int64_t block = 0;
   int64_t step = 0;
   int64_t unit = kWholeStep;
-  auto operator<=>(const GradientKey&) const = default;
+  bool operator<(const GradientKey& other) const {
+    return std::tie(worker, block, step, unit) < std::tie(other.worker, other.block, other.step, other.unit);
+  }
 };
 struct Gradient {
   std::vector<float> values;
@@ -46,7 +47,9 @@ struct VersionKey {
   int64_t block = 0;
   int64_t version = 0;
   bool predicted = false;
-  auto operator<=>(const VersionKey&) const = default;
+  bool operator<(const VersionKey& other) const {
+    return std::tie(block, version, predicted) < std::tie(other.block, other.version, other.predicted);
+  }
 };
 struct Version {
   std::vector<float> values;

@@ -151,11 +151,23 @@ void RunLog::split_decision(const SplitDecision& decision) {
   say(text);
 }
 
-void RunLog::checkpoint(int64_t step, const std::filesystem::path& path) {
+void RunLog::checkpoint(int64_t step, const std::filesystem::path& path, const CheckpointCost& cost) {
+  const auto steps = static_cast<double>(std::max<int64_t>(1, step - plan_.first_step));
+  const double bytes_per_step = static_cast<double>(cost.logged_bytes) / steps;
   last_checkpoint_ = path;
-  metrics_.append(json{{"kind", "checkpoint"}, {"step", step}, {"path", path.string()}, {"seconds", seconds()}}.dump());
+  metrics_.append(json{{"kind", "checkpoint"},
+                       {"step", step},
+                       {"path", path.string()},
+                       {"seconds", seconds()},
+                       {"longest_copy_seconds", cost.longest_copy_s},
+                       {"logged_bytes_per_step", bytes_per_step}}
+                      .dump());
   run_metrics_.save_soon();
-  say(fmt::format("checkpoint after {}: {}", counted(step, "step"), path.string()));
+  std::string costs = fmt::format("copying a block took up to {:.2g} ms", 1e3 * cost.longest_copy_s);
+  if (cost.logged_bytes > 0) {
+    costs += fmt::format("; gradient log: {} a step", human_bytes(static_cast<int64_t>(bytes_per_step)));
+  }
+  say(fmt::format("checkpoint after {}: {} ({})", counted(step, "step"), path.string(), costs));
 }
 
 void RunLog::worker(const WorkerSummary& summary) {

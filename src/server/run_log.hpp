@@ -29,7 +29,8 @@ namespace hat {
 ///               several workers computed at once), gang_members (ranges of those), required_gangs (of the gangs: no
 ///               worker has the memory), seconds since the start; what is recorded of blocks (block_log.hpp)
 ///   evaluation  step, loss, bits_per_byte, tokens, seconds
-///   checkpoint  step, path, seconds
+///   checkpoint  step, path, seconds, longest_copy_seconds (of one block on one server, which does nothing else
+///               meanwhile), logged_bytes_per_step (gradient log of all servers, since the start)
 ///   split_trial steps were tried without gangs, or with them again (SplitDecision): first_step, last_step (steps done
 ///               with the first and the last of them), tried and taken from now on ("planned": gangs where a step is
 ///               predicted to end earlier, "off"), utilization_planned, utilization_off, gangs (that the plans of the
@@ -49,6 +50,12 @@ namespace hat {
 ///               gangs; null: none predicted), required (of the gangs: no worker has the memory), unsplit_steps (whose
 ///               sequences were split only for memory: to try that, or because it had been better)
 
+/// What a checkpoint, and the log until then, cost all servers.
+struct CheckpointCost {
+  double longest_copy_s = 0;  ///< CheckpointWritten
+  int64_t logged_bytes = 0;
+};
+
 /// What the ledger says of gangs at the end.
 struct GangSummary {
   double time_error = 0;      ///< of their predicted seconds (GangPlanner); NaN: none predicted
@@ -65,7 +72,7 @@ class RunLog {
   void step(const StepResult& result, double learning_rate, double norm, const StepBlocks& blocks);
   void evaluation(const EvaluationResult& result);
   void split_decision(const SplitDecision& decision);
-  void checkpoint(int64_t step, const std::filesystem::path& path);
+  void checkpoint(int64_t step, const std::filesystem::path& path, const CheckpointCost& cost);
   void worker(const WorkerSummary& summary);
   /// The closing summary.
   void say_summary(const GangSummary& gangs);

@@ -248,7 +248,8 @@ bool Server::Impl::progress() {
   }
   any = pushes.progress() || any;
   any = (!snapshot.holds_updates() && shard.progress()) || any;
-  for (const CheckpointWritten& written : snapshot.take_written()) {
+  for (CheckpointWritten& written : snapshot.take_written()) {
+    if (log) written.logged_bytes = log->bytes();
     post_to_server(written, 0);
     any = true;
   }

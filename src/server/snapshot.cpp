@@ -1,9 +1,11 @@
 #include "server/snapshot.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <utility>
 
+#include "hat/core/clock.hpp"
 #include "hat/core/fault.hpp"
 
 namespace hat {
@@ -16,11 +18,13 @@ Snapshot::Snapshot(const RunPlan& plan, int server)
 void Snapshot::part_at_step(Shard& shard, int64_t part, int64_t steps) {
   if (steps != also_ && !checkpoint_due(plan_, steps)) return;
   Copy& copy = copies_[steps];
+  const double begin_s = now_s();
   for (TensorSlice slice : shard.slices(part)) {
     copy.values.emplace_back(slice.data, slice.data + slice.rows * slice.columns);
     slice.data = copy.values.back().data();
     copy.slices.push_back(slice);
   }
+  copy.message.longest_copy_s = std::max(copy.message.longest_copy_s, now_s() - begin_s);
   copy.message.server = server_;
   copy.message.step = steps;
   copy.message.blocks.push_back(shard.block(part));

@@ -4,6 +4,7 @@
 #include "hat/checkpoint/gradient_log.hpp"
 #include "hat/checkpoint/gradient_log_reader.hpp"
 #include "hat/core/random.hpp"
+#include "hat/io/compression.hpp"
 #include "hat/io/durable.hpp"
 #include "io_support.hpp"
 
@@ -29,8 +30,10 @@ class GradientLogTest : public testing::Test {
   }
 
   std::unique_ptr<GradientLog> make_log(int64_t attempt, int64_t first_step, LogPayload payload = LogPayload::sum,
-                                        LogDurability durability = LogDurability::commit) {
-    const LogConfig config{.payload = payload, .durability = durability, .interval_s = 0.05};
+                                        LogDurability durability = LogDurability::commit,
+                                        LogCompression compression = LogCompression::none) {
+    const LogConfig config{
+        .payload = payload, .durability = durability, .interval_s = 0.05, .compression = compression};
     return std::make_unique<GradientLog>(
         run(),
         LogAttempt{.number = attempt,
@@ -218,6 +221,39 @@ TEST_F(GradientLogTest, GivesBackWhatWasComputed) {
     }
   }
   EXPECT_GT(noticed, 3);
+}
+
+TEST_F(GradientLogTest, CompressesWhereItIsTold) {
+  const auto bytes = [this](LogCompression compression) {
+    fs::remove_all(run());
+    auto log = make_log(1, 0, LogPayload::sum, LogDurability::commit, compression);
+    for (int64_t step = 0; step < 100; ++step) wait(*log, add_step(*log, step));
+    log->close();
+    GradientLogReader reader(run());
+    EXPECT_EQ(check(reader, 0, 100), 100 * std::ssize(parts_));
+    EXPECT_TRUE(reader.problems().empty());
+    std::uintmax_t all = 0;
+    for (const LoggedSegment& segment : reader.attempts().at(0).segments) all += fs::file_size(segment.file);
+    return all;
+  };
+  EXPECT_LT(bytes(LogCompression::deflate), bytes(LogCompression::none));
+}
+
+TEST(Compression, PaysWhereWritingIsSlower) {
+  const Compressibility halves{.ratio = 0.5, .bytes_per_s = 100e6};  // saves half of what writing takes
+  EXPECT_TRUE(compression_pays(halves, 49e6));
+  EXPECT_FALSE(compression_pays(halves, 51e6));
+  EXPECT_FALSE(compression_pays(halves, 0));  // nothing was written yet
+  EXPECT_FALSE(compression_pays({.ratio = 1.01, .bytes_per_s = 1e9}, 1));
+  std::vector<float> values(100'000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_normal(1, 2, i));
+  const Compressibility random = measure_compression(values);
+  EXPECT_GT(random.ratio, 0.75);  // mantissas are noise, exponents are alike
+  EXPECT_LT(random.ratio, 0.95);
+  EXPECT_GT(random.bytes_per_s, 1e6);
+  std::ranges::fill(values, 1.5F);
+  EXPECT_LT(measure_compression(values).ratio, 0.1);
+  EXPECT_FALSE(compression_pays(measure_compression({}), 1));
 }
 
 // A process that is killed loses nothing that was only not fsynced, so the calls are counted.

@@ -47,6 +47,8 @@ class GradientLog {
   /// Whether the update of that number may be published: log.durability `commit`: it is on disk; `interval`: not too
   /// much waits to be written. Throws what writing ended with.
   bool may_publish(int64_t number) const;
+  /// Rows and values that were written, before compression.
+  int64_t bytes() const { return bytes_; }
   /// Everything is on disk, and the files are closed. Throws what writing ended with.
   void close();
 
@@ -73,6 +75,7 @@ class GradientLog {
   void rethrow() const;
   Segment& segment_of(int64_t step);
   void write_rows(Segment& segment);
+  bool compresses() const;
 
   const std::filesystem::path run_;
   const LogAttempt attempt_;
@@ -86,6 +89,9 @@ class GradientLog {
   // Of the thread alone.
   std::map<int64_t, std::unique_ptr<Segment>> segments_;  // by first step
   double last_sync_s_ = 0;
+  Values newest_sum_;          // log.compression auto: what shall be written
+  int64_t written_bytes_ = 0;  // to files without compression, and the seconds that this took, fsync included
+  double written_s_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -96,6 +102,7 @@ class GradientLog {
   std::exception_ptr failure_;
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
   std::atomic<int64_t> queued_bytes_{0};
+  std::atomic<int64_t> bytes_{0};
   std::thread thread_;
 };
 

@@ -234,9 +234,11 @@ struct CheckpointWritten {
   int64_t step = 0;
   std::vector<int64_t> blocks;    ///< of which this server owns a part
   std::vector<int64_t> versions;  ///< of those blocks, in the file
+  double longest_copy_s = 0;      ///< of one part: so long the server did nothing else
+  int64_t logged_bytes = 0;       ///< in the gradient log since the start, before compression
   template <class F>
   void fields(F& f) {
-    f(server), f(step), f(blocks), f(versions);
+    f(server), f(step), f(blocks), f(versions), f(longest_copy_s), f(logged_bytes);
   }
 };
 

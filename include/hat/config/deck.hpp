@@ -123,6 +123,7 @@ struct EvalConfig {
 enum class LogPayload { none, metadata, sum, push };
 enum class LogDurability { commit, interval };
 enum class LogKeep { recovery, all };
+enum class LogCompression { automatic, none, deflate };
 
 /// The gradient log (keys log.*).
 struct LogConfig {
@@ -130,6 +131,7 @@ struct LogConfig {
   LogDurability durability = LogDurability::commit;  ///< published when on disk, or at once
   double interval_s = 1;                             ///< key log.interval_s: between fsyncs with `interval`
   LogKeep keep = LogKeep::recovery;
+  LogCompression compression = LogCompression::automatic;
 };
 
 struct CheckpointConfig {

@@ -169,6 +169,10 @@ class Table : public Object {
   int64_t rows_ = 0;
 };
 
+/// How the values of an array that can grow are stored: `deflate` packs bytes of equal significance together, and
+/// deflates them at the fastest level. HDF5's own filters, so every program reads both.
+enum class Storage { plain, deflate };
+
 struct ArrayShape {
   int64_t rows = 0;
   int64_t columns = 1;
@@ -190,7 +194,7 @@ class Group : public Object {
   Array create_array(const std::string& name, Element element, ArrayShape shape);
   /// A vector or matrix that can grow, in chunks of `chunk_rows` rows and `chunk_columns` columns (0: all of them).
   Array create_extendible(const std::string& name, Element element, ArrayShape shape, int64_t chunk_rows,
-                          int64_t chunk_columns = 0);
+                          int64_t chunk_columns = 0, Storage storage = Storage::plain);
   Table create_table(const std::string& name, const std::vector<TableColumn>& columns, int64_t chunk_rows);
   /// A float32 array whose rows lie in other files. Where a file is missing it reads as NaN, without an error.
   Array create_virtual(const std::string& name, ArrayShape shape, const std::vector<VirtualPart>& parts);

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstddef>
+#include <span>
+
+namespace hat {
+
+/// What compressing as hdf5::Storage::deflate does would do to such values on this machine.
+struct Compressibility {
+  double ratio = 1;        ///< bytes afterwards over bytes before
+  double bytes_per_s = 0;  ///< of uncompressed values
+};
+
+/// Compresses a part of the values (at most 256 KiB: some milliseconds), and throws the result away.
+Compressibility measure_compression(std::span<const float> values);
+
+/// Whether compressing and writing the rest takes less time than writing everything. `written_bytes_per_s`: by the
+/// disk, 0: not known.
+bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s);
+
+}  // namespace hat
