@@ -330,7 +330,8 @@ RecoveryEnd recover_run(const Communicator& world, const RunSetup& setup, Recove
     if (end.code != ExitCode::success) return end;
     base = end.step;
   }
-  found.log.reset();
+  end.code = on_all_ranks(world, [&] { found.log.reset(); });  // all, since readers hold locks
+  if (end.code != ExitCode::success) return end;
   end.code = on_all_ranks(world, [&] {
     if (world.rank() == 0) clear_log_writers(run);
   });

@@ -14,9 +14,9 @@
 #include "hat/dataset/dataset.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "hat/ledger/ledger.hpp"
+#include "hat/server/time_limit.hpp"
 #include "server/run_log.hpp"
 #include "server/sensitivity.hpp"
-#include "hat/server/time_limit.hpp"
 
 namespace hat {
 

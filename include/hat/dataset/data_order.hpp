@@ -36,7 +36,8 @@ class DataOrder {
   const Step& step(int64_t index);
   int64_t steps_per_epoch(int64_t epoch);
   /// Steps of so many passes. Their number in an epoch depends on its shuffle, unless batch_sequences is set: throws
-  /// InputError when that would take too long to count. Once `goes_on` says no it is given up; the result means nothing.
+  /// InputError when that would take too long to count. Once `goes_on` says no it is given up; the result means
+  /// nothing.
   int64_t steps_for_epochs(double epochs, const std::function<bool()>& goes_on = {});
   /// Whether that takes more than a moment, about which users wonder.
   bool counts_long(double epochs) const;
