@@ -112,7 +112,9 @@ void GradientLog::enqueue(Entry entry) {
       unsynced_since_s_ = std::min<double>(unsynced_since_s_, entry.added_s);
     }
     // The rest waits for company: somebody waits for updates only, and each writing costs a flush, if not an fsync.
-    is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch;
+    // (A checkpoint may be the last thing that a run writes, and what was computed before it must not lack.)
+    is_urgent = entry.kind == Entry::Kind::update || queued_bytes_ > kMuch ||
+                (entry.kind == Entry::Kind::completed && !ends_with_parts());
     has_urgent_ = has_urgent_ || is_urgent;
     queue_.push_back(std::move(entry));
   }
@@ -214,6 +216,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error) throw Error(fmt::format("{}: cannot create the folder: {}", path.parent_path().string(), error.message()));
+  if (fs::exists(path)) throw Error(fmt::format("{}: has been closed, or is of another start", path.string()));
   hdf5::File file = hdf5::File::create(path);
   hdf5::Group root = file.root();
   root.set_text("format", kLogFormat);
@@ -287,8 +290,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
 
 bool GradientLog::compresses() const {
   if (config_.compression != LogCompression::automatic) return config_.compression == LogCompression::deflate;
-  if (!newest_sum_ || written_s_ <= 0) return false;
-  return compression_pays(measure_compression(*newest_sum_), static_cast<double>(written_bytes_) / written_s_);
+  if (newest_sum_.empty() || written_s_ <= 0) return false;
+  return compression_pays(measure_compression(newest_sum_), static_cast<double>(written_bytes_) / written_s_);
 }
 
 void GradientLog::write_rows(Segment& segment) {
@@ -342,7 +345,10 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
           sums.append(1, entry.values->data());
           bytes_ += bytes;
           if (!segment.is_compressed) plain_bytes += bytes;
-          newest_sum_ = std::move(entry.values);
+          if (config_.compression == LogCompression::automatic) {
+            newest_sum_.assign(entry.values->begin(),
+                               entry.values->begin() + std::min(entry.values->size(), kMostCompressedValues));
+          }
         }
       } else if (attempt_.payload == LogPayload::push) {
         hdf5::Array& values = segment.push_values.at(entry.push.block);

@@ -8,7 +8,7 @@ namespace hat {
 
 // Names inside the files of a gradient log; src/checkpoint/LOG_FORMAT.md describes them.
 inline constexpr const char* kLogFormat = "hat-gradient-log";
-inline constexpr int64_t kLogVersion = 1;
+inline constexpr int64_t kLogVersion = 2;  // 1: texts of variable length, no computations
 inline constexpr const char* kPushTable = "pushes";
 inline constexpr const char* kUpdateTable = "updates";
 inline constexpr const char* kVersionTable = "versions";

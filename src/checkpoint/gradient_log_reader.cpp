@@ -77,7 +77,7 @@ LogAttempt header_of(const hdf5::File& file) {
     throw InputError(file.path(), "", "is an HDF5 file, but no gradient log");
   }
   const auto version = root.number<int64_t>("format_version");
-  if (version != kLogVersion) {
+  if (version < 1 || version > kLogVersion) {
     throw InputError(file.path(), "format_version", fmt::format("is {}, this program reads {}", version, kLogVersion));
   }
   LogAttempt header{.number = root.number<int64_t>("attempt"),

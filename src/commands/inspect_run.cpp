@@ -49,7 +49,7 @@ class MetricsLines {
     if (torn_ > 0 && !is_start) bad_.push_back(torn_);
     torn_ = 0;
     if (metrics.is_object()) {
-      if (metrics.contains("text") && metrics["text"].is_string() && metrics.value("kind", "") == "split_trial") {
+      if (metrics.contains("text") && metrics["text"].is_string() && metrics["kind"] == "split_trial") {
         keep(metrics, split_trials_);
       }
       keep(std::move(metrics), last_);

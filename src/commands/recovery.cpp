@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -24,8 +23,6 @@ namespace hat {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 
 /// A stretch of steps that one attempt of a run logged, to be replayed on top of a checkpoint.
 struct Stage {
@@ -126,6 +123,8 @@ class Replay {
       stage.to = end.step;  // records behind it are damaged: those before count
       end = rebuild(stage);
     }
+    if (end.code == ExitCode::success && end.step < planned && !end.stop_reason)
+      end.code = tell_loss(end.step, planned);
     if (end.code != ExitCode::success || (stage.has_checkpoint && end.step == stage.from)) return end;
     end.code = write_checkpoint(stage, end.step);
     if (end.code != ExitCode::success || world_.rank() != 0) return end;
@@ -140,6 +139,22 @@ class Replay {
   }
 
  private:
+  /// Committed steps that nothing can bring back, since their records are damaged. Refused where that is all of them.
+  ExitCode tell_loss(int64_t reached, int64_t planned) {
+    return on_all_ranks(world_, [&] {
+      if (world_.rank() != 0) return;
+      const std::string steps = fmt::format(
+          "steps {} to {} were committed, but what the gradient log has of them is "
+          "damaged",
+          reached + 1, planned);
+      if (reached == 0) {
+        throw InputError(run_.string(), "resume",
+                         steps + ", and no checkpoint lies before them: start a new run in another folder");
+      }
+      fmt::print(stderr, "hat: {}: {}; the run goes on at step {}\n", run_.string(), steps, reached);
+    });
+  }
+
   RecoveryEnd rebuild(const Stage& stage) {
     const ExitCode code = restore(stage);
     return code == ExitCode::success ? replay_pieces(stage) : RecoveryEnd{.code = code, .step = stage.from};
@@ -178,7 +193,7 @@ class Replay {
     int64_t steps = 1;
     while (end.step < stage.to && !end.stop_reason) {
       const int64_t piece_end = stage.end_of_piece(end.step, steps);
-      setup_.enter("replaying the gradient log", steps * bytes_of_step());
+      setup_.enter("replaying the gradient log", (piece_end - end.step) * bytes_of_step());
       PieceReport own{.reached = piece_end};
       end.code = on_all_ranks(world_, [&] { own = replay_piece(end.step, piece_end); });
       if (end.code != ExitCode::success) return end;
@@ -207,7 +222,7 @@ class Replay {
     return end;
   }
 
-  /// About what the log has of one step: the sums, or the pushes of some workers.
+  /// About what the log has of one step: the sums, or the pushes of some workers. So much is a checkpoint, too.
   int64_t bytes_of_step() const {
     constexpr int64_t kValues = 4;
     return kValues * static_cast<int64_t>(sizeof(float)) * plan_.layout.size();
@@ -234,7 +249,8 @@ class Replay {
     const double begin_s = now_s();
     const fs::path folder = checkpoint_folder(run_, step);
     const fs::path before = checkpoint_folder(run_, stage.from);
-    setup_.enter("writing the checkpoint of what was recovered", stage.has_checkpoint ? 2 * bytes_of_files(before) : 0);
+    setup_.enter("writing the checkpoint of what was recovered",
+                 stage.has_checkpoint ? 2 * bytes_of_files(before) : bytes_of_step());
     ExitCode code = on_all_ranks(world_, [&] {
       int server = world_.rank();
       for (ShardReplay& shard : shards_) {

@@ -65,6 +65,8 @@ class Survival {
     }
     while (true) {
       try {
+        // As one rank sees it: file systems of several hosts may differ for a moment.
+        if (has_lost_ranks_) deck.resume = world_->broadcast(goes_on_in(deck) ? "yes" : "", 0) == "yes";
         const ExitCode code =
             run_training(*world_, deck, deck_text,
                          {.watchdog = &watchdog_, .watch = watch_.get(), .begin_s = begin_s, .blame = blame_});
@@ -74,7 +76,6 @@ class Survival {
         return code;
       } catch (const RankLost& lost) {
         regroup_after(lost, deck);
-        deck.resume = deck.resume || fs::exists(fs::path(deck.output) / "deck.toml");  // or it had not begun
         deck.servers = std::min<int64_t>(deck.servers, std::max(1, world_->size() - 1));
         if (world_->size() - deck.servers < 2 && deck.gang.policy == SplitPolicy::always) {
           deck.gang.policy = SplitPolicy::never;  // one worker is all of them
@@ -98,6 +99,9 @@ class Survival {
   bool has_lost_ranks() const { return has_lost_ranks_; }
 
  private:
+  /// Or the run had not begun.
+  static bool goes_on_in(const Deck& deck) { return deck.resume || fs::exists(fs::path(deck.output) / "deck.toml"); }
+
   static constexpr double kFrozenAfter_s = 10;
   /// What the watchdog asks goes away with the watch.
   struct TroubleEnds {

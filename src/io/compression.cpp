@@ -11,9 +11,8 @@
 namespace hat {
 
 Compressibility measure_compression(std::span<const float> values) {
-  constexpr size_t kMostValues = 65'536;
   constexpr int kLevel = 1;
-  const std::span<const float> sample = values.first(std::min(values.size(), kMostValues));
+  const std::span<const float> sample = values.first(std::min(values.size(), kMostCompressedValues));
   if (sample.empty()) return {};
   const double begin_s = now_s();
   const auto bytes = std::as_bytes(sample);

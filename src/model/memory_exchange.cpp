@@ -87,23 +87,31 @@ void run_gang(const std::vector<int64_t>& bounds, const ModelConfig& config, Ele
   GangMemory memory;
   std::mutex mutex;
   std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int64_t member = 0; member + 1 < std::ssize(bounds); ++member) {
-    threads.emplace_back([&, member] {
-      const GangRange range{.bounds = bounds, .member = member};
-      MemoryExchange exchange(memory, range, config, stored, wire);
-      try {
-        work(range, exchange);
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          if (first == nullptr) first = std::current_exception();
-        }
-        memory.fail();
+  const auto fail = [&] {
+    {
+      const std::lock_guard lock(mutex);
+      if (first == nullptr) first = std::current_exception();
+    }
+    memory.fail();
+  };
+  {
+    std::vector<std::jthread> threads;  // joined here, whatever happens
+    try {
+      for (int64_t member = 0; member + 1 < std::ssize(bounds); ++member) {
+        threads.emplace_back([&, member] {
+          try {
+            const GangRange range{.bounds = bounds, .member = member};
+            MemoryExchange exchange(memory, range, config, stored, wire);
+            work(range, exchange);
+          } catch (...) {
+            fail();
+          }
+        });
       }
-    });
+    } catch (...) {  // one that cannot be started: the others would wait for it
+      fail();
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   if (first != nullptr) std::rethrow_exception(first);
 }
 

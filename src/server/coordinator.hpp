@@ -40,6 +40,8 @@ class Coordinator {
   void stop(const std::string& reason);
 
   /// Follows files that are being written. False if nothing happened.
+  /// Steps that every server and worker is through with.
+  int64_t committed_steps() const { return ledger_.committed_steps(); }
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }

@@ -1,7 +1,6 @@
 #include "server/pushed_gradients.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 #include "hat/gradient/gradient_sum.hpp"
 
@@ -24,7 +23,7 @@ auto find_push(Pushes& pushes, const LoggedUpdate& update) {
 PushedGradients::PushedGradients(const RunPlan& plan, std::string log_name, std::vector<Push> pushes)
     : plan_(plan), log_name_(std::move(log_name)) {
   for (Push& push : pushes) {
-    std::vector<Push>& of_key = pushes_[key(push.row.block, push.row.step)];
+    std::deque<Push>& of_key = pushes_[key(push.row.block, push.row.step)];
     of_key.push_back(std::move(push));
   }
 }
@@ -33,34 +32,35 @@ InputError PushedGradients::missing(const LoggedUpdate& update) const {
   return {log_name_, "pushes", fmt::format("lacks pushes of step {}", update.step)};
 }
 
-std::vector<PushedGradients::Push> PushedGradients::pushes_of(const LoggedUpdate& update) const {
+std::vector<const PushedGradients::Push*> PushedGradients::pushes_of(const LoggedUpdate& update) const {
   const auto found = pushes_.find(key(update.block, update.step));
   if (found == pushes_.end()) throw missing(update);
   if (plan_.unbounded()) {
     const auto push = find_push(found->second, update);
     if (push == found->second.end()) throw missing(update);
-    return {*push};
+    return {&*push};
   }
-  std::vector<Push> pushes;
-  std::ranges::copy_if(found->second, std::back_inserter(pushes),
-                       [&](const Push& push) { return is_of(push.row, update); });
+  std::vector<const Push*> pushes;
+  for (const Push& push : found->second) {
+    if (is_of(push.row, update)) pushes.push_back(&push);
+  }
   return pushes;
 }
 
 void PushedGradients::take(const LoggedUpdate& update, const Reader& read, std::vector<float>& gradient) {
-  const std::vector<Push> pushes = pushes_of(update);
+  const std::vector<const Push*> pushes = pushes_of(update);
   if (plan_.unbounded()) {
-    read(pushes.front(), gradient);
-    std::vector<Push>& waiting = pushes_.at(key(update.block, update.step));
+    read(*pushes.front(), gradient);
+    std::deque<Push>& waiting = pushes_.at(key(update.block, update.step));
     waiting.erase(find_push(waiting, update));
     return;
   }
   const AddingOrder adding = plan_.deck.deterministic ? AddingOrder::by_unit : AddingOrder::arrival;
   GradientSum sum(update.count, update.step_tokens, adding);
   std::vector<float> values;
-  for (const Push& push : pushes) {
-    read(push, values);
-    const LoggedPush& row = push.row;
+  for (const Push* push : pushes) {
+    read(*push, values);
+    const LoggedPush& row = push->row;
     if (row.complete != 0) {
       sum.set(row.begin - update.begin, values);
     } else {

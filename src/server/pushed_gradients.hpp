@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -23,8 +24,8 @@ class PushedGradients {
   /// `log_name` stands in errors.
   PushedGradients(const RunPlan& plan, std::string log_name, std::vector<Push> pushes);
 
-  /// What the update is made of, in the order of adding. Throws InputError when pushes are missing.
-  std::vector<Push> pushes_of(const LoggedUpdate& update) const;
+  /// What the update is made of, in the order of adding; valid until `take`. Throws InputError when pushes are missing.
+  std::vector<const Push*> pushes_of(const LoggedUpdate& update) const;
   /// Once for each update, in the order of the updates.
   void take(const LoggedUpdate& update, const Reader& read, std::vector<float>& gradient);
 
@@ -35,7 +36,7 @@ class PushedGradients {
 
   const RunPlan& plan_;
   std::string log_name_;
-  std::map<Key, std::vector<Push>> pushes_;
+  std::map<Key, std::deque<Push>> pushes_;
 };
 
 }  // namespace hat

@@ -392,8 +392,8 @@ bool Recomputation::Impl::apply_next(size_t index, int64_t to) {
   if (part.ahead.empty() || part.ahead.front().step >= to) return false;
   const LoggedUpdate update = part.ahead.front();
   PushedGradients& of_server = pushes[static_cast<size_t>(part.server)];
-  for (const PushedGradients::Push& push : of_server.pushes_of(update)) {
-    if (!is_computed(push)) return false;
+  for (const PushedGradients::Push* push : of_server.pushes_of(update)) {
+    if (!is_computed(*push)) return false;
   }
   const std::optional<VersionKey> base = compensated_by(index, update);
   if (base && !is_here(*base)) return false;

@@ -77,6 +77,7 @@ void ShardReplay::Impl::publish(const PartState& part, std::vector<float> predic
 
 void ShardReplay::publish_to(std::function<void(const Published&)> listener) {
   impl_->listener = std::move(listener);
+  if (!impl_->listener) return;
   for (const Impl::PartState& part : impl_->parts) {
     impl_->publish(part, impl_->is_predicted(part) ? part.values : std::vector<float>{});
   }

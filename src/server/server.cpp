@@ -90,6 +90,7 @@ struct Server::Impl {
   bool take(Mail& mail);
   void handle(Mail& mail);
   bool progress();
+  void tell_log_of_commits();
   void tell_of_signal();
   void say_alive();
   void watch_stall(bool news);
@@ -108,6 +109,7 @@ struct Server::Impl {
   Shard shard;
   PushReceiver pushes;
   std::unique_ptr<Coordinator> coordinator;  // on server 0
+  int64_t logged_commits = 0;                // told to a log with computations
   bool told_of_signal = false;
   bool shut_down = false;                // told so by server 0
   bool has_begun = false;                // its loop; before, a slow start of another rank is no silence
@@ -254,10 +256,18 @@ bool Server::Impl::progress() {
     any = true;
   }
   if (coordinator) any = coordinator->progress() || any;
+  tell_log_of_commits();
   say_alive();
   const bool writes = snapshot.is_writing() || closing.valid() || (coordinator && coordinator->writes_files());
   check_time_out(any || writes);
   return any;
+}
+
+/// A worker says what it computed before it says that it did, which a step needs to be committed.
+void Server::Impl::tell_log_of_commits() {
+  if (!coordinator || !log || log->ends_with_parts() || coordinator->committed_steps() == logged_commits) return;
+  logged_commits = coordinator->committed_steps();
+  log->completed_before(logged_commits);
 }
 
 void Server::Impl::tell_of_signal() {

@@ -345,7 +345,7 @@ void Shard::part_completed_step(PartState& part, int64_t step) {
   if (++parts_done_[step] < static_cast<int64_t>(parts_.size())) return;
   parts_done_.erase(step);
   step_sizes_.erase(step);
-  if (log_ != nullptr) log_->completed_before(step + 1);
+  if (log_ != nullptr && log_->ends_with_parts()) log_->completed_before(step + 1);
   const auto counts = counts_.extract(step);
   step_done_((counts.empty() ? StalenessCount{} : counts.mapped()).message(server_, step));
   clipping_.forget_before(step + 1);

@@ -223,6 +223,20 @@ TEST_F(GradientLogTest, GivesBackWhatWasComputed) {
   EXPECT_GT(noticed, 3);
 }
 
+TEST_F(GradientLogTest, WritesNothingOverAClosedFile) {
+  auto log = make_log(1, 0);
+  for (int64_t step = 0; step < 12; ++step) wait(*log, add_step(*log, step));  // the first file ends at step 10
+  const fs::path file = log_segment(run(), 1, 0, 0);
+  const auto size = fs::file_size(file);
+  EXPECT_THROW(
+      {
+        log->add(LoggedPush{.step = 9}, {}, nullptr);
+        log->close();
+      },
+      Error);
+  EXPECT_EQ(fs::file_size(file), size);
+}
+
 TEST_F(GradientLogTest, CompressesWhereItIsTold) {
   const auto bytes = [this](LogCompression compression) {
     fs::remove_all(run());

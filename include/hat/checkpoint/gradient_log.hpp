@@ -42,8 +42,11 @@ class GradientLog {
   void add(LoggedVersion version);
   /// Payload `metadata`, server 0. Checksums and places are filled in here.
   void add(LoggedComputation computation, ComputationLists lists);
-  /// The server has nothing more to say of steps before this one.
+  /// The server has nothing more to say of steps before this one. Never less than what was told before.
   void completed_before(int64_t step);
+  /// That is when all its parts have had their updates; otherwise (computations are logged here) when the steps are
+  /// committed.
+  bool ends_with_parts() const { return config_.payload != LogPayload::metadata || server_ != 0; }
 
   /// Whether the update of that number may be published: log.durability `commit`: it is on disk; `interval`: not too
   /// much waits to be written, and nothing waits for the disk longer than twice log.interval_s. Throws what writing
@@ -94,8 +97,8 @@ class GradientLog {
   // Of the thread alone.
   std::map<int64_t, std::unique_ptr<Segment>> segments_;  // by first step
   double last_sync_s_ = 0;
-  Values newest_sum_;          // log.compression auto: what shall be written
-  int64_t written_bytes_ = 0;  // to files without compression, and the seconds that this took, fsync included
+  std::vector<float> newest_sum_;  // log.compression auto: a piece of what shall be written
+  int64_t written_bytes_ = 0;      // to files without compression, and the seconds that this took, fsync included
   double written_s_ = 0;
 
   mutable std::mutex mutex_;

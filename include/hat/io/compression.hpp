@@ -10,7 +10,9 @@ struct Compressibility {
   double bytes_per_s = 0;  ///< of uncompressed values
 };
 
-/// Compresses a part of the values (at most 256 KiB: some milliseconds), and throws the result away.
+inline constexpr size_t kMostCompressedValues = 65'536;  ///< that are looked at: some milliseconds
+
+/// Compresses a part of the values, and throws the result away.
 Compressibility measure_compression(std::span<const float> values);
 
 /// Whether compressing and writing the rest takes less time than writing everything. `written_bytes_per_s`: by the
