@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/gradient_log_files.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/io/durable.hpp"
 
@@ -331,6 +334,10 @@ void GradientLogReader::read(const Attempt& attempt, int64_t server, const Logge
 }
 
 void clear_log_writers(const fs::path& run) {
+  // A rank that was killed a moment ago may still be dying, with its locks.
+  constexpr double kPatience_s = 2;
+  constexpr std::chrono::milliseconds kPause(20);
+  const double begin_s = now_s();
   for (const auto& [number, folder] : attempt_folders(run)) {
     for (const LoggedSegment& segment : segment_files(folder)) {
       try {
@@ -338,10 +345,15 @@ void clear_log_writers(const fs::path& run) {
         continue;  // it was closed
       } catch (const InputError&) {
       }
-      try {
-        hdf5::File::clear_writer(segment.file);
-      } catch (const InputError& error) {
-        fmt::print(stderr, "hat: {}\n", error.what());
+      for (bool is_done = false; !is_done;) {
+        try {
+          hdf5::File::clear_writer(segment.file);
+          is_done = true;
+        } catch (const InputError& error) {
+          is_done = now_s() - begin_s > kPatience_s;
+          if (is_done) fmt::print(stderr, "hat: {}\n", error.what());
+        }
+        if (!is_done) std::this_thread::sleep_for(kPause);
       }
     }
   }

@@ -99,7 +99,7 @@ class RecoveryTest : public testing::Test {
   fs::path write_checkpoint(int64_t step) const {
     const LogAttempt first = attempt(1, 0);
     const RunPlan plan = plan_of(first);
-    const fs::path folder = checkpoint_folder(run(), step);
+    fs::path folder = checkpoint_folder(run(), step);
     for (int server = 0; server < 2; ++server) {
       ShardReplay shard(plan, server);
       shard.initialize();
