@@ -20,15 +20,16 @@ constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 void read_gradients(GradientLogReader& log, const GradientLogReader::Attempt& attempt,
                     std::vector<std::string>& problems) {
   const LogPayload payload = attempt.header.payload;
+  const int64_t end = log.end_of(attempt);  // what is behind it counts no more, damaged or not
   std::vector<float> values;
   for (int64_t server = 0; server < attempt.header.servers; ++server) {
     try {
       if (payload == LogPayload::sum) {
-        for (const LoggedUpdate& update : log.updates(attempt, server, 0, kEverything)) {
+        for (const LoggedUpdate& update : log.updates(attempt, server, 0, end)) {
           log.read(attempt, server, update, values);
         }
       } else if (payload == LogPayload::push) {
-        for (const GradientLogReader::Push& push : log.pushes(attempt, server, 0, kEverything)) {
+        for (const GradientLogReader::Push& push : log.pushes(attempt, server, 0, end)) {
           log.read(attempt, server, push.row, values);
         }
       }

@@ -214,13 +214,19 @@ bool is_over(const RunPlan& plan) {
   return plan.deck.resume && plan.first_step >= plan.end_step && has_status(plan.deck.output, "finished");
 }
 
-bool has_logged_steps(const fs::path& run) {
+int64_t last_logged_step(const fs::path& run) {
+  int64_t last = 0;
   std::ifstream metrics(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
-    if (line.find("\"kind\":\"step\"") != std::string::npos) return true;
+    if (line.find("\"kind\":\"step\"") == std::string::npos) continue;
+    const auto parsed = nlohmann::json::parse(line, nullptr, false);
+    const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
+    if (parsed.is_object() && step != parsed.end() && step->is_number_integer()) last = step->get<int64_t>();
   }
-  return false;
+  return last;
 }
+
+bool has_logged_steps(const fs::path& run) { return last_logged_step(run) > 0; }
 
 bool has_not_begun(const fs::path& run) {
   return fs::exists(run / "deck.toml") && !fs::exists(run / "log") && !newest_checkpoint(run) && !has_logged_steps(run);

@@ -82,7 +82,13 @@ RecoveryPlan find_continuation(RunSetup& setup) {
   if (!found.state) {
     throw InputError(run.string(), "resume",
                      "holds no complete checkpoint to continue from; choose another folder, or delete this one, and "
-                     "begin without --resume");
+                     "begin without --resume (with log.payload = metadata, 'hat replay' may make one from the log: "
+                     "--output RUN/checkpoints/step-NNNNNNNN)");
+  }
+  if (const int64_t told = last_logged_step(run); told > found.state->step) {
+    fmt::print(
+        "{}: metrics.jsonl tells of {} steps, checkpoint and gradient log give {}: steps {} to {} are trained again\n",
+        run.string(), told, found.state->step, found.state->step + 1, told);
   }
   check_continuation(*found.state, found.source, setup.plan, *setup.dataset);
   setup.plan.first_step = found.state->step;
