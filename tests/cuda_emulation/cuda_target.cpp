@@ -20,7 +20,8 @@ struct AndWait<kKernel> {
 
 const Operations& emulated() {
   static const Operations table = [] {
-    Operations all = operations(DeviceKind::cpu);  // products and attention
+    Operations all = cuda::cuda_operations();
+    all.gemm = operations(DeviceKind::cpu).gemm;
     all.embedding_forward = AndWait<cuda::embedding_forward>::call;
     all.embedding_backward = AndWait<cuda::embedding_backward>::call;
     all.rmsnorm_forward = AndWait<cuda::rmsnorm_forward>::call;
@@ -30,6 +31,11 @@ const Operations& emulated() {
     all.rope_table = AndWait<cuda::rope_table>::call;
     all.rope_forward = AndWait<cuda::rope_forward>::call;
     all.rope_backward = AndWait<cuda::rope_backward>::call;
+    all.attention_forward = AndWait<cuda::attention_forward>::call;
+    all.attention_backward = AndWait<cuda::attention_backward>::call;
+    all.attention_segment_forward = AndWait<cuda::attention_segment_forward>::call;
+    all.attention_segment_finish = AndWait<cuda::attention_segment_finish>::call;
+    all.attention_segment_backward = AndWait<cuda::attention_segment_backward>::call;
     all.swiglu_forward = AndWait<cuda::swiglu_forward>::call;
     all.swiglu_backward = AndWait<cuda::swiglu_backward>::call;
     all.gelu_forward = AndWait<cuda::gelu_forward>::call;

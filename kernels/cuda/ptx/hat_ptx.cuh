@@ -21,6 +21,12 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
   const int bytes = is_inside ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
 }
+/// The same of 8 bytes, aligned to 8.
+__device__ __forceinline__ void copy_async_8(void* shared, const void* global, bool is_inside) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = is_inside ? 8 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
+}
 /// Copies begun since the last call belong together.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 /// Waits until at most the newest `kRemaining` groups of this thread are under way. Other threads see what was copied

@@ -17,11 +17,21 @@ T* dynamic_shared() {
   return static_cast<T*>(cuda_emulation::dynamic_shared());
 }
 
-inline void copy_async_16(void* shared, const void* global, bool is_inside) {
-  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || (is_inside && reinterpret_cast<uintptr_t>(global) % 16 != 0)) {
-    throw std::logic_error("cp.async of 16 bytes needs addresses that are multiples of 16");
+namespace detail {
+template <int kBytes>
+void copy_async(void* shared, const void* global, bool is_inside) {
+  if (reinterpret_cast<uintptr_t>(shared) % kBytes != 0 ||
+      (is_inside && reinterpret_cast<uintptr_t>(global) % kBytes != 0)) {
+    throw std::logic_error("cp.async needs addresses that are multiples of what it copies");
   }
-  cuda_emulation::begin_copy(shared, global, 16, !is_inside);
+  cuda_emulation::begin_copy(shared, global, kBytes, !is_inside);
+}
+}  // namespace detail
+inline void copy_async_16(void* shared, const void* global, bool is_inside) {
+  detail::copy_async<16>(shared, global, is_inside);
+}
+inline void copy_async_8(void* shared, const void* global, bool is_inside) {
+  detail::copy_async<8>(shared, global, is_inside);
 }
 inline void commit_copies() { cuda_emulation::commit_copies(); }
 template <int kRemaining>
@@ -70,23 +80,26 @@ inline void multiply_add_bf16(float (&d)[4], const uint32_t (&a)[4], const uint3
     std::array<uint32_t, 2> b;
   } mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   const cuda_emulation::WarpMeeting meeting("mma.sync", 0xffffffffU, &mine, sizeof mine);
-  const auto value = [](uint32_t pair, int half) {
-    return __uint_as_float((half == 0 ? pair << 16 : pair & 0xffff0000U));
+  // Rows g and g + 8 of a, from the lanes that have them, and columns 2t and 2t + 1 of b.
+  const int g = cuda_emulation::lane() / 4;
+  const int t = cuda_emulation::lane() % 4;
+  std::array<std::array<float, 16>, 2> rows;
+  std::array<std::array<float, 16>, 2> columns;
+  const auto spread = [](uint32_t pair, float* at) {
+    at[0] = __uint_as_float(pair << 16);
+    at[1] = __uint_as_float(pair & 0xffff0000U);
   };
-  const auto of_a = [&](int row, int k) {
-    const Given given = cuda_emulation::from_lane<Given>(meeting, row % 8 * 4 + k % 8 / 2);
-    return value(given.a[static_cast<size_t>(row / 8 + 2 * (k / 8))], k % 2);
-  };
-  const auto of_b = [&](int k, int column) {
-    const Given given = cuda_emulation::from_lane<Given>(meeting, column * 4 + k % 8 / 2);
-    return value(given.b[static_cast<size_t>(k / 8)], k % 2);
-  };
-  const int lane = cuda_emulation::lane();
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + 8 * (i / 2);
-    const int column = 2 * (lane % 4) + i % 2;
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const auto of_rows = cuda_emulation::from_lane<Given>(meeting, 4 * g + quarter);
+    for (size_t i = 0; i < 4; ++i) spread(of_rows.a[i], rows[i % 2].data() + 8 * (i / 2) + 2 * quarter);
+    for (size_t c = 0; c < 2; ++c) {
+      const auto of_column = cuda_emulation::from_lane<Given>(meeting, 4 * (2 * t + static_cast<int>(c)) + quarter);
+      for (size_t i = 0; i < 2; ++i) spread(of_column.b[i], columns[c].data() + 8 * i + 2 * quarter);
+    }
+  }
+  for (size_t i = 0; i < 4; ++i) {
     float sum = 0;
-    for (int k = 0; k < 16; ++k) sum += of_a(row, k) * of_b(k, column);
+    for (size_t k = 0; k < 16; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
     d[i] += sum;
   }
 }
