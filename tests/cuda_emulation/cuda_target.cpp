@@ -64,9 +64,13 @@ const Stream& stream_in() {
 
 std::vector<KernelTarget> kernel_targets() {
   using cuda_emulation::Order;
-  return {{.name = "ascending", .operations = &emulated(), .stream = stream_in<Order::ascending>},
-          {.name = "descending", .operations = &emulated(), .stream = stream_in<Order::descending>},
-          {.name = "shuffled", .operations = &emulated(), .stream = stream_in<Order::shuffled>}};
+  return {
+      {.name = "ascending", .operations = &emulated(), .stream = stream_in<Order::ascending>, .speed = Speed::emulated},
+      {.name = "descending",
+       .operations = &emulated(),
+       .stream = stream_in<Order::descending>,
+       .speed = Speed::emulated},
+      {.name = "shuffled", .operations = &emulated(), .stream = stream_in<Order::shuffled>, .speed = Speed::emulated}};
 }
 
 }  // namespace hat::test

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <map>
@@ -91,6 +92,7 @@ class Context {
 #endif
 
 constexpr int kWarp = 32;
+constexpr unsigned int kAllLanes = 0xffffffffU;
 constexpr size_t kMostMeetingBytes = 64;
 constexpr unsigned int kMostThreads = 1024;
 constexpr size_t kShared = 48 * 1024;  // without cudaFuncSetAttribute
@@ -111,9 +113,11 @@ struct Copy {
 /// Where the lanes of a warp meet. Slots of two meetings: a lane may be one ahead, no further.
 struct Warp {
   struct Meeting {
-    std::string what;
+    const char* what = "";
     unsigned int mask = 0;
     unsigned int arrived = 0;
+    bool is_computed = false;
+    std::array<float, kMeetingFloats> together = {};
     std::array<std::array<unsigned char, kMostMeetingBytes>, kWarp> given = {};
   };
   std::array<Meeting, 2> meetings;
@@ -124,11 +128,12 @@ enum class State { ready, at_barrier, in_meeting, done };
 
 struct Fiber {
   Context context;
-  std::unique_ptr<char[]> stack;
+  char* stack = nullptr;
   State state = State::ready;
   Index index;
   int number = 0;
-  std::deque<std::vector<Copy>> groups;  // of copies, oldest first; the last is not committed
+  std::vector<Copy> copies;        // under way, oldest first
+  std::vector<size_t> group_ends;  // in `copies`; what comes after the last is not committed
 };
 
 struct Running {
@@ -155,17 +160,16 @@ Order order = Order::ascending;
 Counters count;
 std::mt19937 shuffler(5);  // NOLINT: the same in every run
 
-std::vector<size_t> in_order(size_t size) {
-  std::vector<size_t> places(size);
+void in_order(size_t size, std::vector<size_t>& places) {
+  places.resize(size);
   for (size_t i = 0; i < size; ++i) places[i] = order == Order::descending ? size - 1 - i : i;
   if (order == Order::shuffled) std::shuffle(places.begin(), places.end(), shuffler);
-  return places;
 }
 
 void switch_to(Fiber& fiber) {
   running->current = &fiber;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&running->scheduler_fake_stack, fiber.stack.get(), kStackBytes);
+  __sanitizer_start_switch_fiber(&running->scheduler_fake_stack, fiber.stack, kStackBytes);
 #endif
   running->scheduler.switch_to(fiber.context);
 #if defined(__SANITIZE_ADDRESS__)
@@ -205,8 +209,8 @@ void fiber_main() {
 #endif
   try {
     (*running->thread)();
-    for (const std::vector<Copy>& group : running->current->groups) {
-      if (!group.empty()) throw std::logic_error("a thread ended without waiting for its copies to shared memory");
+    if (!running->current->copies.empty()) {
+      throw std::logic_error("a thread ended without waiting for its copies to shared memory");
     }
   } catch (...) {
     if (!running->failure) running->failure = std::current_exception();
@@ -232,29 +236,39 @@ std::string place(const Index& index) {
 }
 
 void run_block(Running& block, const std::function<void()>& thread) {
+  // Stacks are kept from launch to launch: to allocate them costs more than many kernels.
+  static std::vector<std::unique_ptr<char[]>> stacks;
+  while (stacks.size() < block.fibers.size()) stacks.emplace_back(new char[kStackBytes]);  // NOLINT: not to be cleared
   const Index& size = block.launch.block;
   block.thread = &thread;
   block.shared.assign(block.launch.shared_bytes, 0xff);
   block.shared.shrink_to_fit();
-  block.warps.assign((block.fibers.size() + kWarp - 1) / kWarp, Warp{});
+  block.warps.resize((block.fibers.size() + kWarp - 1) / kWarp);
+  for (Warp& warp : block.warps) {
+    warp.count = {};
+    for (Warp::Meeting& meeting : warp.meetings) meeting.mask = meeting.arrived = 0;
+  }
   block.alive = static_cast<int>(block.fibers.size());
   block.at_barrier = block.holding = block.last_holding = 0;
   for (size_t i = 0; i < block.fibers.size(); ++i) {
     Fiber& fiber = block.fibers[i];
-    if (!fiber.stack) fiber.stack.reset(new char[kStackBytes]);  // NOLINT: not to be cleared
+    fiber.stack = stacks[i].get();
     fiber.state = State::ready;
     fiber.number = static_cast<int>(i);
-    fiber.groups.assign(1, {});
+    fiber.copies.clear();
+    fiber.group_ends.clear();
     const auto number = static_cast<unsigned int>(i);
     fiber.index = {.x = number % size.x, .y = number / size.x % size.y, .z = number / size.x / size.y};
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(fiber.stack.get(), kStackBytes);  // what the thread before has left
+    __asan_unpoison_memory_region(fiber.stack, kStackBytes);  // what the thread before has left
 #endif
-    fiber.context.begin(fiber.stack.get(), kStackBytes, fiber_main);
+    fiber.context.begin(fiber.stack, kStackBytes, fiber_main);
   }
+  std::vector<size_t> places;
   while (block.alive > 0) {
     bool any = false;
-    for (const size_t i : in_order(block.fibers.size())) {
+    in_order(block.fibers.size(), places);
+    for (const size_t i : places) {
       if (block.fibers[i].state != State::ready) continue;
       any = true;
       switch_to(block.fibers[i]);
@@ -302,10 +316,13 @@ WarpMeeting::WarpMeeting(const char* what, unsigned int mask, const void* mine, 
     meeting.what = what;
     meeting.mask = mask;
     meeting.arrived = 0;
-    for (auto& values : meeting.given) values.fill(0xff);
+    meeting.is_computed = false;
+    if (mask != kAllLanes) {
+      for (auto& values : meeting.given) values.fill(0xff);
+    }
   }
-  if (meeting.what != what || meeting.mask != mask) {
-    throw std::logic_error("lanes of a warp are in different functions: " + meeting.what + " and " + what);
+  if (std::strcmp(meeting.what, what) != 0 || meeting.mask != mask) {
+    throw std::logic_error(std::string("lanes of a warp are in different functions: ") + meeting.what + " and " + what);
   }
   if (size > 0) std::memcpy(meeting.given[static_cast<size_t>(own)].data(), mine, size);
   meeting.arrived |= 1U << own;
@@ -327,22 +344,37 @@ const void* WarpMeeting::from(int lane) const {
   return warp.meetings[static_cast<size_t>(slot_)].given[static_cast<size_t>(lane)].data();
 }
 
-void begin_copy(void* shared, const void* global, size_t bytes, bool fill_with_zeros) {
-  running->current->groups.back().push_back({shared, global, bytes, fill_with_zeros});
+float* WarpMeeting::together(bool& is_first) const {
+  Warp& warp = running->warps[static_cast<size_t>(running->current->number / kWarp)];
+  Warp::Meeting& meeting = warp.meetings[static_cast<size_t>(slot_)];
+  is_first = !std::exchange(meeting.is_computed, true);
+  return meeting.together.data();
 }
-void commit_copies() { running->current->groups.emplace_back(); }
+
+void begin_copy(void* shared, const void* global, size_t bytes, bool fill_with_zeros) {
+  running->current->copies.push_back({shared, global, bytes, fill_with_zeros});
+}
+void commit_copies() {
+  Fiber& fiber = *running->current;
+  fiber.group_ends.push_back(fiber.copies.size());
+}
 void wait_copies(int groups_that_may_remain) {
-  auto& groups = running->current->groups;
-  while (static_cast<int>(groups.size()) - 1 > groups_that_may_remain) {
-    for (const Copy& copy : groups.front()) {
-      if (copy.fill_with_zeros) {
-        std::memset(copy.shared, 0, copy.bytes);
-      } else {
-        std::memcpy(copy.shared, copy.global, copy.bytes);
-      }
+  Fiber& fiber = *running->current;
+  const size_t remain = std::min(static_cast<size_t>(groups_that_may_remain), fiber.group_ends.size());
+  const size_t groups = fiber.group_ends.size() - remain;
+  if (groups == 0) return;
+  const size_t done = fiber.group_ends[groups - 1];
+  for (size_t i = 0; i < done; ++i) {
+    const Copy& copy = fiber.copies[i];
+    if (copy.fill_with_zeros) {
+      std::memset(copy.shared, 0, copy.bytes);
+    } else {
+      std::memcpy(copy.shared, copy.global, copy.bytes);
     }
-    groups.pop_front();
   }
+  fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<ptrdiff_t>(done));
+  fiber.group_ends.erase(fiber.group_ends.begin(), fiber.group_ends.begin() + static_cast<ptrdiff_t>(groups));
+  for (size_t& end : fiber.group_ends) end -= done;
 }
 
 void run(const Launch& launch, const std::function<void()>& thread) {
@@ -354,7 +386,9 @@ void run(const Launch& launch, const std::function<void()>& thread) {
   ++count.launches;
   try {
     const size_t blocks = static_cast<size_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
-    for (const size_t i : in_order(blocks)) {
+    std::vector<size_t> places;
+    in_order(blocks, places);
+    for (const size_t i : places) {
       const auto number = static_cast<unsigned int>(i);
       block.block = {.x = number % launch.grid.x,
                      .y = number / launch.grid.x % launch.grid.y,

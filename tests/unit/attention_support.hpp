@@ -58,9 +58,9 @@ class Batch {
   }
   Batch(const Batch&) = delete;
 
-  void run(int threads) {
-    const Stream stream(Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads});
-    const Operations& ops = operations(DeviceKind::cpu);
+  void run(const KernelTarget& target) {
+    const Stream& stream = target.stream();
+    const Operations& ops = *target.operations;
     constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();
     Floats workspace(static_cast<size_t>(ops.attention_workspace(stream, shape_)), kNan);
     out.assign(d_out.size(), kNan);
@@ -86,6 +86,10 @@ class Batch {
   int64_t stride() const { return shape_.q_stride; }
   bool bf16() const { return test_.element == Element::bf16; }
   const AttentionShape& shape() const { return shape_; }
+  /// Whether the results have the same bits.
+  bool same_results(const Batch& other) const {
+    return out == other.out && log_sum_exp == other.log_sum_exp && d_qkv == other.d_qkv;
+  }
 
   Floats qkv;          // (T, stride)
   Floats d_out;        // (T, H D)

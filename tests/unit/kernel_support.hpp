@@ -40,14 +40,18 @@ inline double distance(const Floats& actual, const Doubles& expected) {
 
 inline Doubles widen(const Floats& values) { return {values.begin(), values.end()}; }
 
+/// Whether long sizes can be tested.
+enum class Speed { real, emulated };
+
 /// Kernels that are tested, and how they are run. Their results are there when a call returns.
 struct KernelTarget {
   std::string name;
   const Operations* operations;
   std::function<const Stream&()> stream;
+  Speed speed = Speed::real;
 };
 
-/// Of the CPU, with one thread and with three (cpu_target.cpp), or of CUDA in emulation, with threads in several orders
+/// Of the CPU, with one thread, two and three (cpu_target.cpp), or of CUDA in emulation, with threads in several orders
 /// (cuda_emulation/cuda_target.cpp): the results must be right with all.
 std::vector<KernelTarget> kernel_targets();
 

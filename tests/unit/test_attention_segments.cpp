@@ -64,11 +64,8 @@ std::vector<int64_t> shuffled(int64_t range) {
 /// Fills in the results of `batch`, one document, range by range.
 class Ranges {
  public:
-  Ranges(Batch& batch, std::span<const int64_t> bounds, int threads)
-      : batch_(batch),
-        bounds_(bounds),
-        stream_(Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}),
-        ops_(operations(DeviceKind::cpu)) {}
+  Ranges(Batch& batch, std::span<const int64_t> bounds, const KernelTarget& target)
+      : batch_(batch), bounds_(bounds), stream_(target.stream()), ops_(*target.operations) {}
 
   void run(const Order& order) {
     batch_.out.assign(batch_.d_out.size(), kNan);
@@ -145,30 +142,31 @@ class Ranges {
   }
 
   float* workspace(const AttentionShape& shape, int64_t keys) {
-    workspace_.assign(static_cast<size_t>(ops_.attention_segment_workspace(stream_, shape, keys)), kNan);
+    workspace_ = Floats(static_cast<size_t>(ops_.attention_segment_workspace(stream_, shape, keys)), kNan);
     return workspace_.data();
   }
 
   Batch& batch_;
   std::span<const int64_t> bounds_;
-  Stream stream_;
+  const Stream& stream_;
   const Operations& ops_;
   Floats workspace_;
 };
 
-/// Right with one thread in any order of the segments, and the same bits with three threads.
+/// Right in any order of the segments, and with the same bits on all targets.
 void check(const AttentionCase& test, const std::vector<int64_t>& bounds) {
+  const std::vector<KernelTarget> targets = kernel_targets();
   Batch batch(test);
   const Reference expected(batch);
   for (const Order& order : {Order(own_first), Order(shuffled)}) {
-    Ranges(batch, bounds, 1).run(order);
+    Ranges(batch, bounds, targets.front()).run(order);
     expect_right(test, batch, expected);
   }
-  const Floats out = batch.out;
-  const Floats log_sum_exp = batch.log_sum_exp;
-  const Floats d_qkv = batch.d_qkv;
-  Ranges(batch, bounds, 3).run(shuffled);
-  EXPECT_TRUE(batch.out == out && batch.log_sum_exp == log_sum_exp && batch.d_qkv == d_qkv) << describe(test);
+  for (size_t i = 1; i < targets.size(); ++i) {
+    Batch again(test);
+    Ranges(again, bounds, targets[i]).run(shuffled);
+    EXPECT_TRUE(again.same_results(batch)) << targets[i].name << ", " << describe(test);
+  }
 }
 
 TEST(AttentionSegments, RightAtEveryHeadSizeAndBorder) {
@@ -232,7 +230,7 @@ TEST(AttentionSegments, LargeScoresInOneSegmentDoNotOverflow) {
       const Reference expected(batch);
       const std::vector<int64_t> bounds{0, 40, 100, 200};
       for (const Order& order : {Order(own_first), Order(own_last)}) {
-        Ranges(batch, bounds, 2).run(order);
+        Ranges(batch, bounds, kernel_targets().back()).run(order);
         EXPECT_LE(distance(batch.out, expected.out), element == Element::bf16 ? 2.0 * kUnit : kTolerance);
         EXPECT_LE(distance(batch.log_sum_exp, expected.log_sum_exp), kTolerance);
         EXPECT_TRUE(std::all_of(batch.d_qkv.begin(), batch.d_qkv.end(), [](float x) { return std::isfinite(x); }));
@@ -246,10 +244,10 @@ TEST(AttentionSegments, OneRangeHasTheBitsOfTheWhole) {
   for (const Element element : kElements) {
     const AttentionCase test{{391}, 4, 2, 48, element};
     Batch whole(test);
-    whole.run(1);
+    whole.run(kernel_targets().front());
     Batch one(test);
     const std::vector<int64_t> bounds{0, 391};
-    Ranges(one, bounds, 1).run(own_first);
+    Ranges(one, bounds, kernel_targets().front()).run(own_first);
     EXPECT_EQ(one.out, whole.out);
     EXPECT_EQ(one.log_sum_exp, whole.log_sum_exp);
     EXPECT_EQ(one.d_qkv, whole.d_qkv);

@@ -49,6 +49,8 @@ void block_barrier();
 /// `block_barrier` that gives every thread the number of those whose `predicate` holds.
 int block_barrier_count(bool predicate);
 
+inline constexpr int kMeetingFloats = 128;
+
 /// All lanes of `mask` meet; each gives `size` bytes (at most 64) and gets those of lane `l` by `from(l)`. `what` names
 /// the function: all lanes must call the same.
 class WarpMeeting {
@@ -56,6 +58,8 @@ class WarpMeeting {
   WarpMeeting(const char* what, unsigned int mask, const void* mine, size_t size);
   /// Of a lane in the mask; other lanes give undefined values, as on a GPU: NaN bytes here.
   const void* from(int lane) const;
+  /// Memory for what is computed for all lanes at once, by the first that asks.
+  float* together(bool& is_first) const;
 
  private:
   int slot_ = 0;

@@ -74,34 +74,51 @@ inline void load_matrices_4_transposed(uint32_t (&registers)[4], const void* row
 //   a[0]: (g, 2t..), a[1]: (g + 8, 2t..), a[2]: (g, 2t + 8..), a[3]: (g + 8, 2t + 8..)
 //   b[0]: (2t.., g), b[1]: (2t + 8.., g)
 //   d[0]: (g, 2t), d[1]: (g, 2t + 1), d[2]: (g + 8, 2t), d[3]: (g + 8, 2t + 1)
-inline void multiply_add_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  struct Given {
-    std::array<uint32_t, 4> a;
-    std::array<uint32_t, 2> b;
-  } mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-  const cuda_emulation::WarpMeeting meeting("mma.sync", 0xffffffffU, &mine, sizeof mine);
-  // Rows g and g + 8 of a, from the lanes that have them, and columns 2t and 2t + 1 of b.
-  const int g = cuda_emulation::lane() / 4;
-  const int t = cuda_emulation::lane() % 4;
-  std::array<std::array<float, 16>, 2> rows;
-  std::array<std::array<float, 16>, 2> columns;
-  const auto spread = [](uint32_t pair, float* at) {
-    at[0] = __uint_as_float(pair << 16);
-    at[1] = __uint_as_float(pair & 0xffff0000U);
-  };
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    const auto of_rows = cuda_emulation::from_lane<Given>(meeting, 4 * g + quarter);
-    for (size_t i = 0; i < 4; ++i) spread(of_rows.a[i], rows[i % 2].data() + 8 * (i / 2) + 2 * quarter);
-    for (size_t c = 0; c < 2; ++c) {
-      const auto of_column = cuda_emulation::from_lane<Given>(meeting, 4 * (2 * t + static_cast<int>(c)) + quarter);
-      for (size_t i = 0; i < 2; ++i) spread(of_column.b[i], columns[c].data() + 8 * i + 2 * quarter);
+namespace detail {
+struct Factors {
+  std::array<uint32_t, 4> a;
+  std::array<uint32_t, 2> b;
+};
+inline void spread(uint32_t pair, float* at) {
+  at[0] = __uint_as_float(pair << 16);
+  at[1] = __uint_as_float(pair & 0xffff0000U);
+}
+/// products (32 lanes, 4): a b, in d's places.
+[[gnu::optimize("O3"), gnu::no_sanitize_address]] inline void multiply(const Factors* of_lanes, float* products) {
+  float rows[16][16];
+  float columns[8][16];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4;
+    const int t = lane % 4;
+    for (int i = 0; i < 4; ++i) spread(of_lanes[lane].a[i], &rows[g + 8 * (i % 2)][2 * t + 8 * (i / 2)]);
+    for (int i = 0; i < 2; ++i) spread(of_lanes[lane].b[i], &columns[g][2 * t + 8 * i]);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const float* row = rows[lane / 4 + 8 * (i / 2)];
+      const float* column = columns[2 * (lane % 4) + i % 2];
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
+      products[4 * lane + i] = sum;
     }
   }
-  for (size_t i = 0; i < 4; ++i) {
-    float sum = 0;
-    for (size_t k = 0; k < 16; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
-    d[i] += sum;
+}
+}  // namespace detail
+
+inline void multiply_add_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  const detail::Factors mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  const cuda_emulation::WarpMeeting meeting("mma.sync", 0xffffffffU, &mine, sizeof mine);
+  static_assert(cuda_emulation::kMeetingFloats == 32 * 4);
+  bool is_first = false;
+  float* const products = meeting.together(is_first);
+  if (is_first) {
+    std::array<detail::Factors, 32> of_lanes;
+    for (int l = 0; l < 32; ++l) {
+      of_lanes[static_cast<size_t>(l)] = cuda_emulation::from_lane<detail::Factors>(meeting, l);
+    }
+    detail::multiply(of_lanes.data(), products);
   }
+  for (int i = 0; i < 4; ++i) d[i] += products[4 * cuda_emulation::lane() + i];
 }
 
 inline float exp2_approx(float x) { return std::exp2(x); }
