@@ -321,7 +321,7 @@ WarpMeeting::WarpMeeting(const char* what, unsigned int mask, const void* mine, 
       for (auto& values : meeting.given) values.fill(0xff);
     }
   }
-  if (std::strcmp(meeting.what, what) != 0 || meeting.mask != mask) {
+  if ((meeting.what != what && std::strcmp(meeting.what, what) != 0) || meeting.mask != mask) {
     throw std::logic_error(std::string("lanes of a warp are in different functions: ") + meeting.what + " and " + what);
   }
   if (size > 0) std::memcpy(meeting.given[static_cast<size_t>(own)].data(), mine, size);

@@ -16,6 +16,19 @@ namespace hat::test {
 
 inline constexpr Element kElements[] = {Element::fp32, Element::bf16};
 
+/// Whether kernels are tested in emulation: then a second is a few thousand scores, and sizes are those that matter to
+/// CUDA's tiles, of 32, 64 and 128 rows.
+inline bool is_emulated() { return kernel_targets().front().speed == Speed::emulated; }
+
+/// The targets whose bits are held against those of the first: all others, or one of them in turn where they are slow.
+inline std::vector<KernelTarget> other_targets() {
+  std::vector<KernelTarget> targets = kernel_targets();
+  targets.erase(targets.begin());
+  static size_t turn = 0;
+  if (is_emulated()) return {targets[turn++ % targets.size()]};
+  return targets;
+}
+
 struct AttentionCase {
   std::vector<int32_t> lengths;
   int64_t heads;

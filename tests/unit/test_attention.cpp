@@ -14,19 +14,26 @@ namespace {
 
 /// Right, and with the same bits on all targets: the results depend neither on threads nor on their order.
 void check(const AttentionCase& test) {
-  const std::vector<KernelTarget> targets = kernel_targets();
   Batch batch(test);
-  batch.run(targets.front());
+  batch.run(kernel_targets().front());
   expect_right(test, batch, Reference(batch));
-  for (size_t i = 1; i < targets.size(); ++i) {
+  for (const KernelTarget& other : other_targets()) {
     Batch again(test);
-    again.run(targets[i]);
-    EXPECT_TRUE(again.same_results(batch)) << targets[i].name << ", " << describe(test);
+    again.run(other);
+    EXPECT_TRUE(again.same_results(batch)) << other.name << ", " << describe(test);
   }
 }
 
 TEST(Attention, RightAtEveryHeadSizeAndBorder) {
   for (const Element element : kElements) {
+    if (is_emulated()) {
+      for (const int64_t D : {2, 10, 34, 64, 80, 96, 128, 160, 256}) {
+        check({{1, 2, 31, 0, 33, 64}, 2, 1, D, element});
+        check({{65, 127}, 1, 1, D, element});
+      }
+      for (const int64_t D : {8, 64, 128}) check({{200, 1, 129}, 1, 1, D, element});
+      continue;
+    }
     for (const int64_t D : {2, 6, 32, 64, 80, 128, 256}) {
       check({{1}, 1, 1, D, element});
       check({{1, 2, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49}, 2, 2, D, element});
@@ -38,6 +45,13 @@ TEST(Attention, RightAtEveryHeadSizeAndBorder) {
 
 TEST(Attention, RightWithGroupsOfHeadsAndLongDocuments) {
   for (const Element element : kElements) {
+    if (is_emulated()) {
+      check({{5, 130, 65}, 4, 1, 64, element});
+      check({{129, 70}, 6, 2, 10, element});
+      check({{66, 3}, 3, 3, 40, element});
+      check({{290}, 1, 1, 16, element});
+      continue;
+    }
     check({{700}, 1, 1, 16, element});
     check({{5, 385, 130}, 8, 1, 64, element});
     check({{300, 97}, 8, 8, 32, element});
@@ -48,7 +62,8 @@ TEST(Attention, RightWithGroupsOfHeadsAndLongDocuments) {
 
 // The running maximum moves, and few keys matter. In fp32: with bf16 the bounds above do not hold for so few keys.
 TEST(Attention, RightWhenProbabilitiesAreFarFromUniform) {
-  for (const int64_t D : {2, 32, 128}) check({{1, 64, 320}, 2, 1, D, Element::fp32, 3.0});
+  const int32_t longest = is_emulated() ? 150 : 320;
+  for (const int64_t D : {2, 32, 128}) check({{1, 64, longest}, 2, 1, D, Element::fp32, 3.0});
 }
 
 // Scores of thousands, whose exponentials overflow unless they are shifted. q and k are multiples of 32, so that the
@@ -78,7 +93,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 
 TEST(Attention, ADocumentIsTheSameAloneAndInABatch) {
   for (const Element element : kElements) {
-    AttentionCase test{{33, 200, 1, 97, 390}, 4, 2, 32, element};
+    AttentionCase test{{33, 200, 1, 97, is_emulated() ? 10 : 390}, 4, 2, 32, element};
     Batch together(test);
     together.run(kernel_targets().back());
     const std::vector<int32_t> lengths = test.lengths;

@@ -155,22 +155,34 @@ class Ranges {
 
 /// Right in any order of the segments, and with the same bits on all targets.
 void check(const AttentionCase& test, const std::vector<int64_t>& bounds) {
-  const std::vector<KernelTarget> targets = kernel_targets();
   Batch batch(test);
   const Reference expected(batch);
-  for (const Order& order : {Order(own_first), Order(shuffled)}) {
-    Ranges(batch, bounds, targets.front()).run(order);
+  static bool own_comes_first = false;  // turn by turn where one order is all that there is time for
+  own_comes_first = !own_comes_first;
+  if (!is_emulated() || own_comes_first) {
+    Ranges(batch, bounds, kernel_targets().front()).run(own_first);
     expect_right(test, batch, expected);
+    if (is_emulated()) return;
   }
-  for (size_t i = 1; i < targets.size(); ++i) {
+  Ranges(batch, bounds, kernel_targets().front()).run(shuffled);
+  expect_right(test, batch, expected);
+  for (const KernelTarget& other : other_targets()) {
     Batch again(test);
-    Ranges(again, bounds, targets[i]).run(shuffled);
-    EXPECT_TRUE(again.same_results(batch)) << targets[i].name << ", " << describe(test);
+    Ranges(again, bounds, other).run(shuffled);
+    EXPECT_TRUE(again.same_results(batch)) << other.name << ", " << describe(test);
   }
 }
 
 TEST(AttentionSegments, RightAtEveryHeadSizeAndBorder) {
   for (const Element element : kElements) {
+    if (is_emulated()) {
+      for (const int64_t D : {2, 10, 34, 64, 80, 96, 128, 160, 256}) {
+        check({{7}, 2, 1, D, element}, {0, 1, 3, 7});
+        check({{98}, 2, 1, D, element}, {0, 31, 96, 98});
+      }
+      check({{260}, 1, 1, 64, element}, {0, 129, 260});
+      continue;
+    }
     for (const int64_t D : {2, 6, 32, 64, 80, 128, 256}) {
       check({{7}, 2, 1, D, element}, {0, 1, 2, 7});
       check({{50}, 2, 2, D, element}, {0, 13, 30, 33, 50});
@@ -182,6 +194,12 @@ TEST(AttentionSegments, RightAtEveryHeadSizeAndBorder) {
 
 TEST(AttentionSegments, RightWithGroupsOfHeadsAndLongSegments) {
   for (const Element element : kElements) {
+    if (is_emulated()) {
+      check({{140}, 4, 1, 64, element}, {0, 5, 130, 140});
+      check({{97}, 6, 2, 10, element}, {0, 64, 97});
+      check({{70}, 3, 3, 40, element}, {0, 65, 70});
+      continue;
+    }
     check({{900}, 1, 1, 16, element}, {0, 700, 900});
     check({{520}, 8, 1, 64, element}, {0, 5, 390, 520});
     check({{397}, 8, 8, 32, element}, {0, 300, 397});
@@ -191,11 +209,11 @@ TEST(AttentionSegments, RightWithGroupsOfHeadsAndLongSegments) {
 }
 
 TEST(AttentionSegments, RightAtRandomCuts) {
-  for (uint64_t i = 0; i < 12; ++i) {
+  for (uint64_t i = 0; i < (is_emulated() ? 4 : 12); ++i) {
     const auto pick = [&](uint64_t what, uint64_t below) {
       return static_cast<int64_t>(random_below(9, i, what, below));
     };
-    const int64_t length = 2 + pick(0, 400);
+    const int64_t length = 2 + pick(0, is_emulated() ? 100 : 400);
     const int64_t kv_heads = 1 + pick(1, 3);
     std::vector<int64_t> bounds{0, length};
     for (int64_t cut = 0; cut < 1 + pick(2, 6); ++cut)
@@ -213,13 +231,20 @@ TEST(AttentionSegments, RightAtRandomCuts) {
 
 // The running maximum moves from segment to segment, and few keys matter.
 TEST(AttentionSegments, RightWhenProbabilitiesAreFarFromUniform) {
-  for (const int64_t D : {2, 32, 128}) check({{320}, 2, 1, D, Element::fp32, 3.0}, {0, 64, 65, 200, 320});
+  for (const int64_t D : {2, 32, 128}) {
+    if (is_emulated()) {
+      check({{130}, 1, 1, D, Element::fp32, 3.0}, {0, 64, 65, 130});
+    } else {
+      check({{320}, 2, 1, D, Element::fp32, 3.0}, {0, 64, 65, 200, 320});
+    }
+  }
 }
 
 // Sums that all have the largest exponential in one segment, hundreds of powers of two above the others'.
 TEST(AttentionSegments, LargeScoresInOneSegmentDoNotOverflow) {
   for (const Element element : kElements) {
     for (const int64_t loud : {10, 70, 150}) {
+      if (is_emulated() && loud != 70) continue;
       Batch batch({{200}, 2, 1, 64, element});
       for (int64_t t = 0; t < batch.T(); ++t) {
         for (int64_t c = 0; c < batch.width() + batch.kv_width(); ++c) {
@@ -242,11 +267,12 @@ TEST(AttentionSegments, LargeScoresInOneSegmentDoNotOverflow) {
 // The same tiles in the same order: all that a range adds is where its running softmax is kept between segments.
 TEST(AttentionSegments, OneRangeHasTheBitsOfTheWhole) {
   for (const Element element : kElements) {
-    const AttentionCase test{{391}, 4, 2, 48, element};
+    const int32_t length = is_emulated() ? 150 : 391;
+    const AttentionCase test{{length}, 4, 2, 48, element};
     Batch whole(test);
     whole.run(kernel_targets().front());
     Batch one(test);
-    const std::vector<int64_t> bounds{0, 391};
+    const std::vector<int64_t> bounds{0, length};
     Ranges(one, bounds, kernel_targets().front()).run(own_first);
     EXPECT_EQ(one.out, whole.out);
     EXPECT_EQ(one.log_sum_exp, whole.log_sum_exp);
