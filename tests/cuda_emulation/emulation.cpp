@@ -108,6 +108,13 @@ struct Copy {
   const void* global;
   size_t bytes;
   bool fill_with_zeros;
+  void run() const {
+    if (fill_with_zeros) {
+      std::memset(shared, 0, bytes);
+    } else {
+      std::memcpy(shared, global, bytes);
+    }
+  }
 };
 
 /// Where the lanes of a warp meet. Slots of two meetings: a lane may be one ahead, no further.
@@ -352,7 +359,9 @@ float* WarpMeeting::together(bool& is_first) const {
 }
 
 void begin_copy(void* shared, const void* global, size_t bytes, bool fill_with_zeros) {
-  running->current->copies.push_back({shared, global, bytes, fill_with_zeros});
+  const Copy copy{shared, global, bytes, fill_with_zeros};
+  if (order == Order::descending) copy.run();
+  running->current->copies.push_back(copy);
 }
 void commit_copies() {
   Fiber& fiber = *running->current;
@@ -364,13 +373,8 @@ void wait_copies(int groups_that_may_remain) {
   const size_t groups = fiber.group_ends.size() - remain;
   if (groups == 0) return;
   const size_t done = fiber.group_ends[groups - 1];
-  for (size_t i = 0; i < done; ++i) {
-    const Copy& copy = fiber.copies[i];
-    if (copy.fill_with_zeros) {
-      std::memset(copy.shared, 0, copy.bytes);
-    } else {
-      std::memcpy(copy.shared, copy.global, copy.bytes);
-    }
+  if (order != Order::descending) {
+    for (size_t i = 0; i < done; ++i) fiber.copies[i].run();
   }
   fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + static_cast<ptrdiff_t>(done));
   fiber.group_ends.erase(fiber.group_ends.begin(), fiber.group_ends.begin() + static_cast<ptrdiff_t>(groups));

@@ -186,6 +186,41 @@ TEST(CudaEmulation, TensorCoresAndCopies) {
   EXPECT_FALSE(run(false) < 1e-5) << "what was not waited for is not there";
 }
 
+/// Every thread reads what its neighbour has in shared memory, which then is overwritten by the neighbour's copy; with
+/// a barrier between the two or without.
+template <bool kBarrier>
+void read_then_copy(const float* x, float* y) {
+  auto* shared = cuda::dynamic_shared<float>();
+  const int i = static_cast<int>(threadIdx.x);
+  const int n = static_cast<int>(blockDim.x);
+  for (int e = 0; e < 4; ++e) shared[4 * i + e] = -1;
+  __syncthreads();
+  y[i] = shared[4 * ((i + 1) % n)];
+  if constexpr (kBarrier) __syncthreads();
+  cuda::copy_async_16(shared + 4 * i, x + 4 * i, true);
+  cuda::commit_copies();
+  cuda::wait_copies<0>();
+}
+
+template <bool kBarrier>
+bool reads_what_was_there() {
+  constexpr int kThreads = 64;
+  const std::vector<float> x(4 * kThreads, 5.0F);
+  bool right = true;
+  for (const Order order : kOrders) {
+    cuda_emulation::set_order(order);
+    std::vector<float> y(kThreads);
+    launch(read_then_copy<kBarrier>, 1, kThreads, 4 * kThreads * sizeof(float), x.data(), y.data());
+    for (const float value : y) right = right && value == -1;
+  }
+  return right;
+}
+
+TEST(CudaEmulation, CopiesThatComeTooEarlyShow) {
+  EXPECT_TRUE(reads_what_was_there<true>());
+  EXPECT_FALSE(reads_what_was_there<false>());
+}
+
 void add_one(int* x) { atomicAdd(x, 1); }
 
 TEST(CudaEmulation, StreamsRunWhenSomebodyWaits) {

@@ -65,7 +65,9 @@ class WarpMeeting {
   int slot_ = 0;
 };
 
-/// Copies from global to shared memory that this thread has begun, in groups; they are done when it waits, not before.
+/// Copies from global to shared memory that this thread has begun, in groups. They are done as late as can be, when it
+/// waits for them, or, in descending order, as early as can be: what is not waited for, and what is overwritten while
+/// others still read it, both show.
 void begin_copy(void* shared, const void* global, size_t bytes, bool fill_with_zeros);
 void commit_copies();
 void wait_copies(int groups_that_may_remain);
