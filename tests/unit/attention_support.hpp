@@ -16,6 +16,19 @@ namespace hat::test {
 
 inline constexpr Element kElements[] = {Element::fp32, Element::bf16};
 
+/// Whether kernels are tested in emulation: then a second is a few thousand scores, and sizes are those that matter to
+/// CUDA's tiles, of 32, 64 and 128 rows.
+inline bool is_emulated() { return kernel_targets().front().speed == Speed::emulated; }
+
+/// The targets whose bits are held against those of the first: all others, or one of them in turn where they are slow.
+inline std::vector<KernelTarget> other_targets() {
+  std::vector<KernelTarget> targets = kernel_targets();
+  targets.erase(targets.begin());
+  static size_t turn = 0;
+  if (is_emulated()) return {targets[turn++ % targets.size()]};
+  return targets;
+}
+
 struct AttentionCase {
   std::vector<int32_t> lengths;
   int64_t heads;
@@ -58,9 +71,9 @@ class Batch {
   }
   Batch(const Batch&) = delete;
 
-  void run(int threads) {
-    const Stream stream(Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads});
-    const Operations& ops = operations(DeviceKind::cpu);
+  void run(const KernelTarget& target) {
+    const Stream& stream = target.stream();
+    const Operations& ops = *target.operations;
     constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();
     Floats workspace(static_cast<size_t>(ops.attention_workspace(stream, shape_)), kNan);
     out.assign(d_out.size(), kNan);
@@ -86,6 +99,10 @@ class Batch {
   int64_t stride() const { return shape_.q_stride; }
   bool bf16() const { return test_.element == Element::bf16; }
   const AttentionShape& shape() const { return shape_; }
+  /// Whether the results have the same bits.
+  bool same_results(const Batch& other) const {
+    return out == other.out && log_sum_exp == other.log_sum_exp && d_qkv == other.d_qkv;
+  }
 
   Floats qkv;          // (T, stride)
   Floats d_out;        // (T, H D)

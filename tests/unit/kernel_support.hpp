@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "hat/core/random.hpp"
@@ -38,11 +40,25 @@ inline double distance(const Floats& actual, const Doubles& expected) {
 
 inline Doubles widen(const Floats& values) { return {values.begin(), values.end()}; }
 
-/// Every test runs with one thread and with three: the results must be right with both.
-class Kernels : public testing::TestWithParam<int> {
+/// Whether long sizes can be tested.
+enum class Speed { real, emulated };
+
+/// Kernels that are tested, and how they are run. Their results are there when a call returns.
+struct KernelTarget {
+  std::string name;
+  const Operations* operations;
+  std::function<const Stream&()> stream;
+  Speed speed = Speed::real;
+};
+
+/// Of the CPU, with one thread, two and three (cpu_target.cpp), or of CUDA in emulation, with threads in several orders
+/// (cuda_emulation/cuda_target.cpp): the results must be right with all.
+std::vector<KernelTarget> kernel_targets();
+
+class Kernels : public testing::TestWithParam<KernelTarget> {
  protected:
-  Stream stream_{Device{.kind = DeviceKind::cpu, .index = 0, .threads = GetParam()}};
-  const Operations& ops_ = operations(DeviceKind::cpu);
+  const Stream& stream_ = GetParam().stream();
+  const Operations& ops_ = *GetParam().operations;
 };
 
 }  // namespace hat::test

@@ -10,11 +10,13 @@
 #include "../../kernels/cpu/vector_math.hpp"
 #include "hat/device/device_buffer.hpp"
 #include "kernel_support.hpp"
+#include "sketch_hash.hpp"
 
 namespace hat::test {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Threads, Kernels, testing::Values(1, 3));
+INSTANTIATE_TEST_SUITE_P(Targets, Kernels, testing::ValuesIn(kernel_targets()),
+                         [](const auto& target) { return target.param.name; });
 
 TEST(VectorExp, IsAccurateOverItsRange) {
   double worst = 0.0;
@@ -485,6 +487,29 @@ TEST_P(Kernels, Elementwise) {
   double sum = -1.0;
   ops_.sum_of_squares(stream_, n, x.data(), &sum);
   EXPECT_NEAR(sum, squares, 1e-12 * squares);
+}
+
+TEST_P(Kernels, CountSketch) {
+  for (const int64_t n : {1, 31, 1024, 5000, 300'001}) {
+    const Floats x = random_values(n, 21);
+    Doubles expected(static_cast<size_t>(kSketchBuckets));
+    double expected_squares = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto value = static_cast<double>(x[static_cast<size_t>(i)]);
+      const bool minus = (sketch_signs(i / kSketchWord) >> (i % kSketchWord) & 1U) != 0;
+      const int64_t bucket = (i + sketch_rotation(i / kSketchBuckets)) % kSketchBuckets;
+      expected[static_cast<size_t>(bucket)] += minus ? -value : value;
+      expected_squares += value * value;
+    }
+    Floats sketch(static_cast<size_t>(kSketchBuckets), std::nanf(""));
+    double squares = 0;
+    ops_.count_sketch(stream_, n, x.data(), sketch.data(), &squares);
+    EXPECT_LE(distance(sketch, expected), kTolerance) << n;
+    EXPECT_NEAR(squares, expected_squares, 1e-12 * expected_squares) << n;
+    double alone = 0;
+    ops_.sum_of_squares(stream_, n, x.data(), &alone);
+    EXPECT_NEAR(alone, expected_squares, 1e-12 * expected_squares) << n;
+  }
 }
 
 }  // namespace

@@ -8,14 +8,14 @@ namespace hat {
 /// Counter-based random numbers: the value depends only on (seed, stream, counter), so any rank can make any part of a
 /// random tensor or of a shuffle alone, and nothing has to be saved but the counter.
 /// The mixer is SplitMix64 (Steele, Lea, Flood 2014), applied to each of the three in turn.
-inline uint64_t mix_bits(uint64_t x) {
+constexpr uint64_t mix_bits(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
 
-inline uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter) {
+constexpr uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter) {
   return mix_bits(mix_bits(mix_bits(seed) ^ stream) ^ counter);
 }
 

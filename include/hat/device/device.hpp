@@ -4,7 +4,9 @@
 
 namespace hat {
 
-enum class DeviceKind { cpu };
+enum class DeviceKind { cpu, cuda };
+
+class CudaStream;
 
 /// Where a worker computes. `threads` is the number of threads that kernels may use there (CPU only).
 struct Device {
@@ -22,12 +24,16 @@ std::string describe(const Device& device);
 class Stream {
  public:
   explicit Stream(const Device& device) : device_(device) {}
+  /// Of a CUDA device; `cuda` must outlive this object.
+  Stream(const Device& device, CudaStream& cuda) : device_(device), cuda_(&cuda) {}
   const Device& device() const { return device_; }
   int threads() const { return device_.threads; }
+  CudaStream* cuda() const { return cuda_; }  ///< null on the CPU
   void synchronize() const {}
 
  private:
   Device device_;
+  CudaStream* cuda_ = nullptr;
 };
 
 }  // namespace hat

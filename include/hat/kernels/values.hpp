@@ -22,7 +22,9 @@ class BasicValues {
       BasicValues(T* data)
       : data_(data), element_(std::is_same_v<std::remove_const_t<T>, float> ? Element::fp32 : Element::bf16) {}
   /// Values of a writable array may be read.
-  operator BasicValues<const void>() const { return {data_, element_}; }
+  template <typename Other>
+  requires(std::is_const_v<Void>&& std::is_same_v<Other, void>) BasicValues(BasicValues<Other> other)
+      : data_(other.data()), element_(other.element()) {}
 
   Void* data() const { return data_; }
   Element element() const { return element_; }

@@ -1,0 +1,33 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+/// Only for sources that are compiled with CUDA.
+namespace hat {
+
+/// Throws Error with CUDA's name and text of the error, and what was tried.
+void check(cudaError_t result, const char* what);
+
+/// A stream of a device, and memory for what a kernel needs between its blocks. Owns both.
+class CudaStream {
+ public:
+  explicit CudaStream(int device);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  void synchronize() const;
+  /// At least `bytes` of device memory, of undefined content, for the work that is put into the stream next: what was
+  /// put there before may still use the same memory, what comes later will.
+  void* scratch(size_t bytes);
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+  void* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+};
+
+}  // namespace hat

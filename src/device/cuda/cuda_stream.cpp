@@ -1,0 +1,43 @@
+#include "hat/device/cuda_stream.hpp"
+
+#include <algorithm>
+
+#include "hat/core/error.hpp"
+#include "hat/device/device.hpp"
+
+namespace hat {
+
+void check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  throw Error(fmt::format("{}: {} ({})", what, cudaGetErrorName(result), cudaGetErrorString(result)));
+}
+
+CudaStream::CudaStream(int device) : device_(device) {
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+
+CudaStream::~CudaStream() {
+  // Nobody could do anything about what these say.
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+  static_cast<void>(cudaFree(scratch_));
+}
+
+void CudaStream::synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+void* CudaStream::scratch(size_t bytes) {
+  constexpr size_t kLeast = size_t{1} << 20;
+  if (bytes <= scratch_bytes_) return scratch_;
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  // cudaFree waits for everything that may still use it.
+  check(cudaFree(scratch_), "cudaFree");
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+  const size_t wanted = std::max(kLeast, bytes);
+  check(cudaMalloc(&scratch_, wanted), "cudaMalloc");
+  scratch_bytes_ = wanted;
+  return scratch_;
+}
+
+}  // namespace hat
