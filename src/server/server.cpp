@@ -369,7 +369,11 @@ bool Server::finished() { return impl_->is_closed(); }
 void Server::abandon() noexcept {
   // What cannot be written any more is lost to the log as if this rank had died: recovery finds where that begins.
   try {
-    if (impl_->log) impl_->log->close();
+    if (impl_->closing.valid()) {  // another thread is at it
+      impl_->closing.wait();
+    } else if (impl_->log) {
+      impl_->log->close();
+    }
   } catch (const std::exception&) {
   }
   impl_->snapshot.finish();
