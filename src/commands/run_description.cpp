@@ -145,7 +145,10 @@ void describe_links(const RunPlan& plan) {
     links = fmt::format(" inside a node {}, between nodes {}", text(plan.links.inside), text(plan.links.between));
   }
   fmt::print("one sequence: by up to {}{}; links between workers{}\n", counted(plan.gang_workers(), "worker"),
-             plan.deck.gang.policy == SplitPolicy::automatic ? " where that ends a step earlier" : "", links);
+             plan.deck.gang.policy == SplitPolicy::automatic
+                 ? " where that ends a step earlier (steps without are tried, too)"
+                 : "",
+             links);
   std::fflush(stdout);
 }
 
