@@ -285,7 +285,7 @@ TEST_F(RecoveryTest, BeginsWithTheStartValuesWhereThereIsNoCheckpoint) {
   plan = plan_recovery(run());
   EXPECT_TRUE(plan.is_needed);
   EXPECT_EQ(plan.state->step, 0);
-  std::ofstream(run() / "metrics.jsonl") << R"({"kind":"step","step":0})" << '\n';
+  std::ofstream(run() / "metrics.jsonl") << R"({"kind":"step","step":1})" << '\n';
   EXPECT_FALSE(plan_recovery(run()).state);
 }
 
