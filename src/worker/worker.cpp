@@ -19,6 +19,16 @@
 
 namespace hat {
 
+namespace {
+
+std::vector<std::string> block_names(const RunPlan& plan) {
+  std::vector<std::string> names;
+  for (const BlockSpec& block : plan.layout.blocks) names.push_back(block.name);
+  return names;
+}
+
+}  // namespace
+
 // The loop of a worker. It is also the observer of its own passes: there it waits for parameters at their first use and
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
@@ -31,7 +41,7 @@ struct Worker::Impl : PassObserver {
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
         energy(counter),
-        trace(recorder),
+        trace(recorder, block_names(plan)),
         device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
