@@ -48,7 +48,7 @@ double HeadBlock::sum_nats(const PassContext& pass) {
   const int64_t T = pass.batch.tokens;
   host_nats_.resize(static_cast<size_t>(T));
   copy_to_host(pass.stream, row_nats_.data(), host_nats_.data(), T);
-  pass.stream.synchronize();
+  pass.wait();
   double sum = 0.0;
   for (const double value : host_nats_) sum += value;
   return sum;
