@@ -2,8 +2,8 @@
 
 namespace hat {
 
-DeviceParameters::DeviceParameters(const RunPlan& plan, const Stream& compute)
-    : plan_(plan), compute_(compute), pull_(compute.device(), "pull") {
+DeviceParameters::DeviceParameters(const RunPlan& plan, const Stream& compute, std::span<std::byte> host)
+    : plan_(plan), compute_(compute), pull_(compute.device(), "pull"), host_(compute.device(), host) {
   if (compute.device().kind != DeviceKind::cpu) blocks_.resize(plan.layout.blocks.size());
 }
 

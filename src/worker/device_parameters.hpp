@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hat/device/device_buffer.hpp"
@@ -15,7 +16,8 @@ namespace hat {
 /// The compute stream waits for a copy, the host does not. On the CPU there are none: passes read the host's memory.
 class DeviceParameters {
  public:
-  DeviceParameters(const RunPlan& plan, const Stream& compute);
+  /// `host`: memory that is not the worker's own, from which `bring` will copy.
+  DeviceParameters(const RunPlan& plan, const Stream& compute, std::span<std::byte> host);
 
   /// Where kernels that are put into the compute stream from now on find this version of the block, until the next call
   /// for the block. `host` holds it until the pass has been waited for. No pass may be under way that used the version
@@ -48,6 +50,7 @@ class DeviceParameters {
   const RunPlan& plan_;
   Stream compute_;
   Stream pull_;
+  PinnedRange host_;
   std::vector<Block> blocks_;  // none on the CPU
 };
 

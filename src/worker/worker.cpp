@@ -1,8 +1,10 @@
 #include "hat/worker/worker.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <span>
 
 #include "hat/comm/backoff.hpp"
 #include "hat/core/error.hpp"
@@ -35,6 +37,16 @@ struct EndOfPass {
   }
 };
 
+/// Where a worker on `world_rank` reads parameters from that it did not pull into memory of its own.
+std::span<std::byte> shared_parameters(const RunPlan& plan, int world_rank, const Window& window,
+                                       const NodeSlots* node_slots) {
+  if (node_slots != nullptr) return node_slots->memory();
+  const std::vector<int>& servers = plan.roles.rank_of_server;
+  const auto own = std::find(servers.begin(), servers.end(), world_rank);
+  if (own == servers.end()) return {};
+  return {window.local(), static_cast<size_t>(plan.slots.window_bytes[static_cast<size_t>(own - servers.begin())])};
+}
+
 }  // namespace
 
 // The loop of a worker. It is also the observer of its own passes: there it waits for parameters at their first use and
@@ -56,7 +68,7 @@ struct Worker::Impl : PassObserver {
         barriers(plan),
         leases(plan, worker, dataset, mailbox, waiting, barriers),
         cache(plan, world.rank(), compute.device(), window, node_slots, waiting),
-        on_device(plan, compute),
+        on_device(plan, compute, shared_parameters(plan, world.rank(), window, node_slots)),
         sender(plan, compute, worker, mailbox, workers, waiting, barriers),
         guard(plan, window, waiting),
         gang(plan, workers, waiting, account),

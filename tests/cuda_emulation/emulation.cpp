@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -445,6 +446,7 @@ struct Memory {
   size_t bytes;
 };
 std::map<void*, Memory> memories;
+std::set<void*> registered;
 std::vector<std::unique_ptr<cudaEventOfEmulation>> destroyed_events;  // that streams may still wait for
 std::map<const void*, size_t> shared_limits;
 cudaError_t last_error = cudaSuccess;
@@ -644,6 +646,13 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int /*flags*/) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int /*flags*/) {
+  const bool is_new = memory != nullptr && bytes > 0 && registered.insert(memory).second;
+  return is_new ? cudaSuccess : answer(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  return registered.erase(memory) == 1 ? cudaSuccess : answer(cudaErrorInvalidValue);
+}
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
   cuda_emulation::enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });

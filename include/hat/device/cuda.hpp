@@ -34,6 +34,10 @@ void* allocate(int device, int64_t bytes);
 void* allocate_pinned(int64_t bytes);
 void release(int device, void* data) noexcept;
 void release_pinned(void* data) noexcept;
+/// Makes memory of the host that is there already like that of allocate_pinned. False where the driver will not: copies
+/// take their detour then.
+bool pin(void* data, int64_t bytes);
+void unpin(void* data) noexcept;
 
 std::shared_ptr<CudaStream> make_stream(int device, const char* purpose);
 void synchronize(const CudaStream& stream);

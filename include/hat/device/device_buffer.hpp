@@ -1,6 +1,8 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -75,6 +77,25 @@ using DeviceBuffer = detail::Buffer<T, detail::Memory::of_device>;
 /// Memory of the host that a device copies from and to without a detour (page-locked, where that makes a difference).
 template <typename T>
 using PinnedBuffer = detail::Buffer<T, detail::Memory::of_host>;
+
+namespace detail {
+struct Unpin {
+  void operator()(std::byte* memory) const noexcept { cuda::unpin(memory); }
+};
+}  // namespace detail
+
+/// Memory of the host that somebody else owns, made like that of a PinnedBuffer as long as this lives.
+class PinnedRange {
+ public:
+  PinnedRange() = default;
+  PinnedRange(const Device& device, std::span<std::byte> memory) {
+    if (device.kind == DeviceKind::cpu || memory.empty()) return;
+    if (cuda::pin(memory.data(), std::ssize(memory))) memory_.reset(memory.data());
+  }
+
+ private:
+  std::unique_ptr<std::byte, detail::Unpin> memory_;
+};
 
 /// Copies `count` elements from host memory to the device, in the order of `stream`. The host's must stay as they are
 /// until the stream has come so far.

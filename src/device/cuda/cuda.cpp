@@ -93,6 +93,14 @@ void release(int device, void* data) noexcept {
 
 void release_pinned(void* data) noexcept { static_cast<void>(cudaFreeHost(data)); }
 
+bool pin(void* data, int64_t bytes) {
+  const bool pinned = cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterPortable) == cudaSuccess;
+  if (!pinned) static_cast<void>(cudaGetLastError());
+  return pinned;
+}
+
+void unpin(void* data) noexcept { static_cast<void>(cudaHostUnregister(data)); }
+
 // The purpose is shown by tools that know streams by name.
 std::shared_ptr<CudaStream> make_stream(int device, const char* /*purpose*/) {
   return std::make_shared<CudaStream>(device);

@@ -209,6 +209,7 @@ inline constexpr unsigned int cudaStreamNonBlocking = 1;
 inline constexpr unsigned int cudaEventDisableTiming = 2;
 inline constexpr unsigned int cudaHostAllocDefault = 0;
 inline constexpr unsigned int cudaHostAllocPortable = 1;
+inline constexpr unsigned int cudaHostRegisterPortable = 1;
 
 struct cudaLaunchAttribute {};
 struct cudaLaunchConfig_t {
@@ -248,6 +249,8 @@ cudaError_t cudaFree(void* memory);
 cudaError_t cudaMallocHost(void** memory, size_t bytes);
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int flags);
+cudaError_t cudaHostUnregister(void* memory);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags);
