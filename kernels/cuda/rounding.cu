@@ -22,9 +22,10 @@ __global__ void by_vectors(int64_t count, const float4* x, uint2* y) {
   const int64_t i = block_number() * kThreads + threadIdx.x;
   if (i >= count) return;
   const float4 value = x[i];
-  const __nv_bfloat162 low = __floats2bfloat162_rn(value.x, value.y);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(value.z, value.w);
-  y[i] = make_uint2(*reinterpret_cast<const unsigned int*>(&low), *reinterpret_cast<const unsigned int*>(&high));
+  const __nv_bfloat162 pairs[] = {__floats2bfloat162_rn(value.x, value.y), __floats2bfloat162_rn(value.z, value.w)};
+  uint2 bits;
+  memcpy(&bits, pairs, sizeof bits);
+  y[i] = bits;
 }
 
 }  // namespace

@@ -174,6 +174,14 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
       blame);
 }
 
+DeviceKind device_for_one(const std::string& wanted) {
+  if (wanted == "cpu") return DeviceKind::cpu;
+  const cuda::VisibleDevices visible = cuda::visible_devices();
+  if (!visible.devices.empty()) return DeviceKind::cuda;
+  if (wanted == "cuda") throw KeyError("device", fmt::format("there is no CUDA device ({})", visible.problem));
+  return DeviceKind::cpu;
+}
+
 int64_t device_share(const RunSetup& setup) {
   // Libraries, kernels and what they need between their blocks take the rest.
   constexpr double kUsable = 0.9;

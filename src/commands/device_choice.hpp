@@ -32,6 +32,9 @@ std::vector<AssignedDevice> assign_devices(const std::vector<DevicesOfWorker>& w
 ExitCode choose_device(const Communicator& world, const std::vector<int>& node_of_rank, RunSetup& setup,
                        const KeyBlame& blame);
 
+/// What one process alone computes on, by its key `device`: auto, cpu or cuda. Throws KeyError.
+DeviceKind device_for_one(const std::string& wanted);
+
 /// Bytes that this worker may allocate on its CUDA device.
 int64_t device_share(const RunSetup& setup);
 
