@@ -37,8 +37,10 @@ void describe_compute(const RunSetup& setup) {
     why = fmt::format(" (auto: the model's matrix products take {:.2f} times as long in fp32 as in bf16 here)",
                       setup.product_times.fp32_s / setup.product_times.bf16_s);
   }
-  fmt::print("precision: {}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic), why,
-             name_of(plan.deck.pull_format), compute.threads, compute.threads == 1 ? "" : "s");
+  fmt::print("device: {}\n", setup.devices);
+  fmt::print("precision: {}{}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic),
+             compute.tf32 ? " (products in TF32)" : "", why, name_of(plan.deck.pull_format), compute.threads,
+             compute.threads == 1 ? "" : "s");
   if (setup.fewest_cores < compute.threads) {
     fmt::print(
         "warning: worker.threads = {}, but a worker is bound to {} core{}; mpirun --map-by slot:PE={} (or --bind-to "

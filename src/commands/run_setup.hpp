@@ -30,6 +30,8 @@ struct RunSetup {
   bool has_room_for_gangs = true;
   ProductTimes product_times;  ///< zero: not measured
   int64_t fewest_cores = 0;    ///< that a worker may use
+  std::string devices;         ///< what workers compute on, in words
+  int device_sharers = 1;      ///< workers on the CUDA device of this one, itself included
   int server = -1;             ///< number of this rank's server, or -1
   int worker = -1;
   Watchdog* watchdog = nullptr;
