@@ -31,6 +31,7 @@ struct RunSetup {
   ProductTimes product_times;  ///< zero: not measured
   int64_t fewest_cores = 0;    ///< that a worker may use
   std::string devices;         ///< what workers compute on, in words
+  std::string rings;           ///< how CUDA workers sum gradients of barrier blocks, in words; empty: on CPUs, or none
   int device_sharers = 1;      ///< workers on the CUDA device of this one, itself included
   int server = -1;             ///< number of this rank's server, or -1
   int worker = -1;

@@ -42,8 +42,8 @@ class PassRanges {
   bool is_open_ = false;
 };
 
-/// What a worker tells the trace and profilers; without a recorder nothing is recorded. The passes of a unit follow each
-/// other block by block: one begins where the one before ends.
+/// What a worker tells the trace and profilers; without a recorder nothing is recorded. The passes of a unit follow
+/// each other block by block: one begins where the one before ends.
 class WorkerTrace {
  public:
   WorkerTrace(TraceRecorder* recorder, const std::vector<std::string>& block_names)

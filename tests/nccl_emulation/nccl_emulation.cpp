@@ -1,10 +1,12 @@
 // NCCL over MPI, for tests: the functions that HAT uses, on the memory of the emulated devices (tests/cuda_emulation).
 //
 // What is faithful, because code could rely on it by mistake:
-//   - Sums run in their stream: they read what is in memory when the stream gets to them, and nobody reads a sum before.
+//   - Sums run in their stream: they read what is in memory when the stream gets to them, and nobody reads a sum
+//   before.
 //   - A communicator that does not block answers ncclInProgress, and what was asked for gets into the stream only when
 //     ncclCommGetAsyncError has said ncclSuccess; meanwhile nothing else may be asked of it.
-//   - Calls match by their order. Where ranks disagree about what a call is, NCCL hangs or adds up the wrong things; here
+//   - Calls match by their order. Where ranks disagree about what a call is, NCCL hangs or adds up the wrong things;
+//   here
 //     it is an error of the communicator.
 //   - Abort needs nobody else, and frees the stream of what waits for others.
 //   - A communicator that was aborted or destroyed is none any more: ncclInvalidArgument.
@@ -79,8 +81,8 @@ struct ncclComm {
 
 namespace {
 
-std::set<ncclComm_t> alive;                         // what ncclCommInitRankConfig made and nobody ended
-std::vector<std::unique_ptr<ncclComm>> all;         // nothing is freed: works in streams and MPI refer to them
+std::set<ncclComm_t> alive;                  // what ncclCommInitRankConfig made and nobody ended
+std::vector<std::unique_ptr<ncclComm>> all;  // nothing is freed: works in streams and MPI refer to them
 std::vector<std::pair<ncclComm_t, Sum>> of_group;
 
 ncclResult_t refuse(ncclResult_t result, std::string why) {
@@ -257,8 +259,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm->state == ncclComm::State::joining) advance_joining(*comm);
   if (comm->polls_left > 0 && --comm->polls_left == 0) put_into_stream(*comm);
   if (comm->state == ncclComm::State::leaving && comm->under_way.empty()) comm->state = ncclComm::State::left;
-  const bool is_through = comm->state != ncclComm::State::joining && comm->state != ncclComm::State::leaving &&
-                          comm->polls_left == 0;
+  const bool is_through =
+      comm->state != ncclComm::State::joining && comm->state != ncclComm::State::leaving && comm->polls_left == 0;
   *error = comm->error != ncclSuccess ? comm->error : is_through ? ncclSuccess : ncclInProgress;
   return ncclSuccess;
 }

@@ -111,7 +111,7 @@ TEST_F(NcclSums, AreThoseOfTheRingOverMpi) {
   for (const int64_t count : {1, p, p + 1, 1000, 100003}) {
     const Floats own = random_of(world.rank(), count);
     OnDevice data(cuda, own);
-    NcclAllReduce sum = nccl->start(data.span(), compute, InBucket::last);
+    NcclAllReduce sum = nccl->start(data.span(), compute.record(), InBucket::last);
     finish([&] { return sum.step(); });
     EXPECT_TRUE(sum.step()) << "a finished sum stays finished";
     EXPECT_FALSE(sum.gathering());
@@ -126,9 +126,11 @@ TEST_F(NcclSums, BucketsGoOnBesideEachOther) {
     std::vector<std::unique_ptr<OnDevice>> data;
     std::vector<std::pair<int, NcclAllReduce>> sums;
     for (int i = 0; i < kSums; ++i) {
-      data.push_back(std::make_unique<OnDevice>(cuda, random_of(world.rank(), 100 + 901 * i, static_cast<uint64_t>(i))));
+      data.push_back(
+          std::make_unique<OnDevice>(cuda, random_of(world.rank(), 100 + 901 * i, static_cast<uint64_t>(i))));
       const bool ends = i == 0 || i == 3 || i == kSums - 1;  // buckets of one, three and three
-      sums.emplace_back(i, nccl->start(data.back()->span(), compute, ends ? InBucket::last : InBucket::more_follow));
+      sums.emplace_back(
+          i, nccl->start(data.back()->span(), compute.record(), ends ? InBucket::last : InBucket::more_follow));
     }
     for (uint64_t round = 0; !sums.empty(); ++round) {  // asked in another order by every rank
       const auto pick =
@@ -148,9 +150,9 @@ TEST_F(NcclSums, NothingBeginsBeforeTheBucketIsFull) {
   const Floats own = random_of(world.rank(), 500);
   OnDevice first(cuda, own);
   OnDevice second(cuda, own);
-  NcclAllReduce sum = nccl->start(first.span(), compute, InBucket::more_follow);
+  NcclAllReduce sum = nccl->start(first.span(), compute.record(), InBucket::more_follow);
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(sum.step());
-  NcclAllReduce other = nccl->start(second.span(), compute, InBucket::last);
+  NcclAllReduce other = nccl->start(second.span(), compute.record(), InBucket::last);
   finish([&] { return sum.step() && other.step(); });
   expect_ring_sum(world, first.values(cuda), own);
 }
@@ -161,7 +163,7 @@ TEST_F(NcclSums, GatherOnlyWhenEveryRankHasEntered) {
   OnDevice data(cuda, own);
   std::optional<NcclAllReduce> sum;
   if (!is_last) {
-    sum.emplace(nccl->start(data.span(), compute, InBucket::last));
+    sum.emplace(nccl->start(data.span(), compute.record(), InBucket::last));
     for (int i = 0; i < 50; ++i) {
       EXPECT_FALSE(sum->step());
       EXPECT_FALSE(sum->gathering());
@@ -169,7 +171,7 @@ TEST_F(NcclSums, GatherOnlyWhenEveryRankHasEntered) {
     }
   }
   world.barrier();
-  if (is_last) sum.emplace(nccl->start(data.span(), compute, InBucket::last));
+  if (is_last) sum.emplace(nccl->start(data.span(), compute.record(), InBucket::last));
   bool gathered = false;
   finish([&] {
     const bool done = sum->step();
@@ -189,7 +191,7 @@ TEST_F(NcclSums, SurvivorsAbortAndGoOn) {
     const double begin_s = now_s();
     {
       OnDevice data(cuda, own);
-      NcclAllReduce sum = nccl->start(data.span(), compute, InBucket::last);
+      NcclAllReduce sum = nccl->start(data.span(), compute.record(), InBucket::last);
       while (now_s() - begin_s < 0.3) EXPECT_FALSE(sum.step());
       nccl->abort();
       EXPECT_EQ(what_of([&] { sum.step(); }),
@@ -201,7 +203,7 @@ TEST_F(NcclSums, SurvivorsAbortAndGoOn) {
     const Communicator rest = world.subset(survivors);
     nccl = join(rest);
     OnDevice data(cuda, own);
-    NcclAllReduce sum = nccl->start(data.span(), compute, InBucket::last);
+    NcclAllReduce sum = nccl->start(data.span(), compute.record(), InBucket::last);
     finish([&] { return sum.step(); });
     expect_ring_sum(rest, data.values(cuda), own);
   }
@@ -216,7 +218,8 @@ TEST_F(NcclSums, JoiningHasATimeout) {
     EXPECT_EQ(line, fmt::format("worker {} waited 0.3 s (timeout_s) for the other {} to join the NCCL communicator",
                                 world.rank(), world.size() == 2 ? "worker" : "workers"));
     EXPECT_EQ(what_of([&] {
-                NcclCommunicator(id, world.size(), world.rank(), kGpu, kTimeout_s, [] { throw Error("a rank is lost"); });
+                NcclCommunicator(id, world.size(), world.rank(), kGpu, kTimeout_s,
+                                 [] { throw Error("a rank is lost"); });
               }),
               "a rank is lost");
   }
@@ -226,7 +229,7 @@ TEST_F(NcclSums, JoiningHasATimeout) {
 TEST_F(NcclSums, OthersThatSumSomethingElseAreAnError) {
   const auto nccl = join(world);
   OnDevice data(cuda, random_of(world.rank(), is_last ? 60 : 50));
-  NcclAllReduce sum = nccl->start(data.span(), compute, InBucket::last);
+  NcclAllReduce sum = nccl->start(data.span(), compute.record(), InBucket::last);
   const std::string line = what_of([&] { finish([&] { return sum.step(); }); });
   EXPECT_NE(line.find("invalid usage"), std::string::npos) << line;
   EXPECT_NE(line.find("50 elements"), std::string::npos) << line;

@@ -1,5 +1,5 @@
-// A profiler that writes the ranges of a process down, one a line: "push NAME", "pop", "start NAME", "end". Loaded by NVTX
-// itself: NVTX_INJECTION64_PATH names this library, NVTX_LOG the file.
+// A profiler that writes the ranges of a process down, one a line: "push NAME", "pop", "start NAME", "end". Loaded by
+// NVTX itself: NVTX_INJECTION64_PATH names this library, NVTX_LOG the file.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>

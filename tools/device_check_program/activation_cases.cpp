@@ -40,8 +40,8 @@ std::vector<Case> activation_cases(Gpu& gpu, const Sizes& sizes) {
   };
   const auto gelu_of = [=](int64_t i, double& value, double& slope) {
     // The sum is rounded twice, as the kernel does it.
-    const double v = rounded(
-        static_cast<double>(static_cast<float>(u->start(i)) + static_cast<float>(bias->start(i % F))));
+    const double v =
+        rounded(static_cast<double>(static_cast<float>(u->start(i)) + static_cast<float>(bias->start(i % F))));
     const double root = std::sqrt(2.0 / std::acos(-1.0));
     const double tanh = std::tanh(root * (v + 0.044715 * v * v * v));
     value = 0.5 * v * (1.0 + tanh);

@@ -198,8 +198,7 @@ std::vector<Case> segment_cases(Gpu& gpu, const Sizes& sizes) {
   auto d_q = poisoned_array(gpu, rows * batch->stride);
   const AttentionShape shape = batch->shape(rows, 1, offsets->data());
   const int64_t most_keys = std::max(begin, rows);
-  auto workspace =
-      poisoned_array(gpu, gpu.operations().attention_segment_workspace(gpu.stream(), shape, most_keys));
+  auto workspace = poisoned_array(gpu, gpu.operations().attention_segment_workspace(gpu.stream(), shape, most_keys));
   const AttentionSegment before{.keys = begin, .causal = false, .first = true};
   const AttentionSegment own{.keys = rows, .causal = true, .first = false};
   const auto forward = [=, &gpu] {
@@ -234,42 +233,42 @@ std::vector<Case> segment_cases(Gpu& gpu, const Sizes& sizes) {
     batch->d_qkv->reset(), workspace->reset();
   };
   const std::string suffix = fmt::format(" {} D {}", kIsBf16<E> ? "bf16" : "fp32", sizes.D);
-  return {
-      {.name = "attention_segments_forward" + suffix,
-       .reset = reset,
-       .run = forward,
-       .error =
-           [=] {
-             const std::vector<double> right = Reference(*batch).out;
-             return distance(out->read(), {right.begin() + begin * width, right.end()}) /
-                    (kIsBf16<E> ? 2 * kUnit : kFp32);
-           }},
-      {.name = "attention_segments_backward" + suffix,
-       .reset =
-           [=] {
-             reset();
-             forward();
-             workspace->reset();
-           },
-       .run = backward,
-       .error =
-           [=] {
-             // The gradient of a loss of the range's rows alone: d_out of the others counts for nothing in the reference.
-             Batch<E> of_range = *batch;
-             std::vector<float> d_out = batch->d_out->start();
-             std::fill(d_out.begin(), d_out.begin() + begin * width, 0.0F);
-             of_range.d_out = std::make_shared<Array<float>>(gpu, std::move(d_out));
-             const std::vector<double> right = Reference(of_range).d_qkv;
-             std::vector<double> actual = batch->d_qkv->read();
-             const std::vector<double> queries = d_q->read();
-             for (int64_t row = 0; row < sizes.T; ++row) {
-               for (int64_t c = 0; c < width; ++c) {
-                 actual[static_cast<size_t>(row * batch->stride + c)] =
-                     row < begin ? 0.0 : queries[static_cast<size_t>((row - begin) * batch->stride + c)];
-               }
-             }
-             return distance(actual, right) / (kIsBf16<E> ? 3 * kUnit : 5e-6);
-           }}};
+  return {{.name = "attention_segments_forward" + suffix,
+           .reset = reset,
+           .run = forward,
+           .error =
+               [=] {
+                 const std::vector<double> right = Reference(*batch).out;
+                 return distance(out->read(), {right.begin() + begin * width, right.end()}) /
+                        (kIsBf16<E> ? 2 * kUnit : kFp32);
+               }},
+          {.name = "attention_segments_backward" + suffix,
+           .reset =
+               [=] {
+                 reset();
+                 forward();
+                 workspace->reset();
+               },
+           .run = backward,
+           .error =
+               [=] {
+                 // The gradient of a loss of the range's rows alone: d_out of the others counts for nothing in the
+                 // reference.
+                 Batch<E> of_range = *batch;
+                 std::vector<float> d_out = batch->d_out->start();
+                 std::fill(d_out.begin(), d_out.begin() + begin * width, 0.0F);
+                 of_range.d_out = std::make_shared<Array<float>>(gpu, std::move(d_out));
+                 const std::vector<double> right = Reference(of_range).d_qkv;
+                 std::vector<double> actual = batch->d_qkv->read();
+                 const std::vector<double> queries = d_q->read();
+                 for (int64_t row = 0; row < sizes.T; ++row) {
+                   for (int64_t c = 0; c < width; ++c) {
+                     actual[static_cast<size_t>(row * batch->stride + c)] =
+                         row < begin ? 0.0 : queries[static_cast<size_t>((row - begin) * batch->stride + c)];
+                   }
+                 }
+                 return distance(actual, right) / (kIsBf16<E> ? 3 * kUnit : 5e-6);
+               }}};
 }
 
 }  // namespace

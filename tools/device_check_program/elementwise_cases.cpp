@@ -35,10 +35,7 @@ std::vector<Case> elementwise_cases(Gpu& gpu, const Sizes& sizes) {
        .bytes = 4 * values,
        .reset = [=] { target->reset(); },
        .run = [=, &gpu] { gpu.operations().fill(gpu.stream(), n, 2.5F, target->data()); },
-       .error =
-           [=] {
-             return distance(target->read(), std::vector<double>(static_cast<size_t>(n), 2.5)) / kFp32;
-           }},
+       .error = [=] { return distance(target->read(), std::vector<double>(static_cast<size_t>(n), 2.5)) / kFp32; }},
       {.name = "scale",
        .bytes = 8 * values,
        .reset = [=] { y->reset(); },
@@ -78,8 +75,7 @@ std::vector<Case> elementwise_cases(Gpu& gpu, const Sizes& sizes) {
       {.name = "count_sketch",
        .bytes = 4 * values,
        .reset = [=] { sketch->reset(), sum->reset(); },
-       .run =
-           [=, &gpu] { gpu.operations().count_sketch(gpu.stream(), n, x->data(), sketch->data(), sum->data()); },
+       .run = [=, &gpu] { gpu.operations().count_sketch(gpu.stream(), n, x->data(), sketch->data(), sum->data()); },
        .error =
            [=] {
              std::vector<double> right(static_cast<size_t>(kSketchBuckets));

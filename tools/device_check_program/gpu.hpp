@@ -1,4 +1,6 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -12,8 +14,6 @@
 #include "cuda_kernels.hpp"
 #include "hat/core/bfloat16.hpp"
 #include "hat/core/random.hpp"
-#include <fmt/format.h>
-
 #include "hat/device/cuda_stream.hpp"
 
 namespace hat::check_device {
@@ -165,8 +165,8 @@ struct Sizes {
   bool compared;                   ///< with the definition
 };
 
-inline constexpr double kFp32 = 2e-6;        ///< allowed where sums are fp32
-inline constexpr double kUnit = 1.0 / 512;   ///< largest relative rounding error of bf16
+inline constexpr double kFp32 = 2e-6;       ///< allowed where sums are fp32
+inline constexpr double kUnit = 1.0 / 512;  ///< largest relative rounding error of bf16
 
 std::vector<Case> norm_cases(Gpu& gpu, const Sizes& sizes);
 std::vector<Case> elementwise_cases(Gpu& gpu, const Sizes& sizes);

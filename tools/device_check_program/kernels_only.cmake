@@ -1,5 +1,6 @@
-# -DHAT_KERNELS_ONLY=ON: the kernels for GPUs and the program that checks them, on a machine that may have the CUDA toolkit
-# and nothing else. {fmt} and NCCL are used where they are.
+#- DHAT_KERNELS_ONLY = ON : the kernels for GPUs and the program that checks them, \
+   on a machine that may have the CUDA toolkit
+#and nothing else.{fmt } and NCCL are used where they are.
 find_package(CUDAToolkit REQUIRED)
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
@@ -13,6 +14,7 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.cpp src/device/cuda/*.cpp)
+list(APPEND cuda_sources src/device/device.cpp src/device/device_buffer.cpp)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)

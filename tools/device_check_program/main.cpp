@@ -18,15 +18,13 @@ namespace {
 struct Options {
   int device = 0;
   uint64_t seed = 0;
-  bool small = false;    ///< the smallest sizes only: for tools that make everything slow
+  bool small = false;  ///< the smallest sizes only: for tools that make everything slow
   bool measure = true;
-  int nccl_gpus = 0;     ///< instead of everything else: sums over so many GPUs
-  int break_case = -1;   ///< for the test of this program: writes into that case's output before it is compared
+  int nccl_gpus = 0;    ///< instead of everything else: sums over so many GPUs
+  int break_case = -1;  ///< for the test of this program: writes into that case's output before it is compared
 };
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<Case> all_cases(Gpu& gpu, const Sizes& sizes) {
   std::vector<Case> cases;
@@ -39,23 +37,58 @@ std::vector<Case> all_cases(Gpu& gpu, const Sizes& sizes) {
 
 /// Odd sizes that fit no vector and no tile, and the head sizes of models.
 std::vector<Sizes> compared_sizes(bool small) {
-  const Sizes tiny{.T = 43, .C = 37, .F = 29, .V = 61, .heads = 2, .kv_heads = 1, .D = 6,
-                   .documents = {1, 30, 12}, .compared = true};
+  const Sizes tiny{.T = 43,
+                   .C = 37,
+                   .F = 29,
+                   .V = 61,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .D = 6,
+                   .documents = {1, 30, 12},
+                   .compared = true};
   if (small) return {tiny};
-  const Sizes gpt2{.T = 701, .C = 768, .F = 515, .V = 5003, .heads = 4, .kv_heads = 4, .D = 64,
-                   .documents = {1, 129, 64, 500, 7}, .compared = true};
-  const Sizes llama{.T = 550, .C = 1030, .F = 344, .V = 2000, .heads = 4, .kv_heads = 2, .D = 128,
-                    .documents = {300, 250}, .compared = true};
+  const Sizes gpt2{.T = 701,
+                   .C = 768,
+                   .F = 515,
+                   .V = 5003,
+                   .heads = 4,
+                   .kv_heads = 4,
+                   .D = 64,
+                   .documents = {1, 129, 64, 500, 7},
+                   .compared = true};
+  const Sizes llama{.T = 550,
+                    .C = 1030,
+                    .F = 344,
+                    .V = 2000,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .D = 128,
+                    .documents = {300, 250},
+                    .compared = true};
   return {tiny, gpt2, llama};
 }
 
 /// Of GPT-2 and Llama, with so many tokens that no cache holds them.
 std::vector<Sizes> measured_sizes() {
   std::vector<int32_t> documents(8, 2048);
-  return {{.T = 16384, .C = 768, .F = 3072, .V = 50304, .heads = 12, .kv_heads = 12, .D = 64, .documents = documents,
+  return {{.T = 16384,
+           .C = 768,
+           .F = 3072,
+           .V = 50304,
+           .heads = 12,
+           .kv_heads = 12,
+           .D = 64,
+           .documents = documents,
            .compared = false},
-          {.T = 16384, .C = 2048, .F = 5504, .V = 32000, .heads = 16, .kv_heads = 16, .D = 128,
-           .documents = documents, .compared = false}};
+          {.T = 16384,
+           .C = 2048,
+           .F = 5504,
+           .V = 32000,
+           .heads = 16,
+           .kv_heads = 16,
+           .D = 128,
+           .documents = documents,
+           .compared = false}};
 }
 
 int compare_all(Gpu& gpu, const Options& options) {
@@ -101,17 +134,16 @@ double copy_rate(Gpu& gpu) {
   check(cudaMalloc(&from, bytes), "cudaMalloc");
   check(cudaMalloc(&to, bytes), "cudaMalloc");
   check(cudaMemsetAsync(from, 1, bytes, gpu.cuda().get()), "cudaMemset");
-  const double seconds = seconds_of(gpu, [&] {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.cuda().get()), "cudaMemcpy");
-  });
+  const double seconds = seconds_of(
+      gpu, [&] { check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, gpu.cuda().get()), "cudaMemcpy"); });
   check(cudaFree(from), "cudaFree");
   check(cudaFree(to), "cudaFree");
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
 std::optional<double> matrix_rate(Gpu& gpu) {
-  const Sizes square{.T = 8192, .C = 8192, .F = 8192, .V = 0, .heads = 0, .kv_heads = 0, .D = 0, .documents = {},
-                     .compared = false};
+  const Sizes square{
+      .T = 8192, .C = 8192, .F = 8192, .V = 0, .heads = 0, .kv_heads = 0, .D = 0, .documents = {}, .compared = false};
   const std::vector<Case> products = product_cases(gpu, square);
   if (products.empty()) return std::nullopt;
   return products.front().flops / seconds_of(gpu, products.front().run);

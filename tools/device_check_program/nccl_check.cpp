@@ -24,7 +24,7 @@ bool sum_is_right(const std::string& id, int size, int rank) {
   bool is_right = true;
   for (const int64_t count : {1 << 10, 1 << 20, 1 << 24}) {
     Array<float> data(gpu, std::vector<float>(static_cast<size_t>(count), static_cast<float>(rank + 1)));
-    NcclAllReduce sum = communicator.start({data.data(), static_cast<size_t>(count)}, gpu.stream(),
+    NcclAllReduce sum = communicator.start({data.data(), static_cast<size_t>(count)}, gpu.stream().record(),
                                            NcclCommunicator::InBucket::last);
     while (!sum.step()) usleep(100);
     const double expected = 0.5 * size * (size + 1);
@@ -52,7 +52,7 @@ std::string read_id(int file, size_t bytes) {
 // A process for each GPU, begun before any of them uses CUDA; the first one's id goes to the others through pipes.
 bool nccl_sums_are_right(int gpus) {
   constexpr size_t kIdBytes = 128;
-  choose_nccl_algorithm("ring");
+  choose_nccl_algorithm(NcclAlgorithm::ring);
   std::vector<pid_t> children;
   std::vector<int> pipes;
   for (int rank = 1; rank < gpus; ++rank) {

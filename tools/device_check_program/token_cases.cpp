@@ -8,8 +8,8 @@ std::vector<int32_t> random_tokens(Gpu& gpu, int64_t count, int64_t below) {
   std::vector<int32_t> tokens;
   const uint64_t stream = gpu.next_stream();
   for (int64_t i = 0; i < count; ++i) {
-    tokens.push_back(static_cast<int32_t>(
-        random_below(gpu.seed(), stream, static_cast<uint64_t>(i), static_cast<uint64_t>(below))));
+    tokens.push_back(
+        static_cast<int32_t>(random_below(gpu.seed(), stream, static_cast<uint64_t>(i), static_cast<uint64_t>(below))));
   }
   return tokens;
 }
@@ -60,8 +60,8 @@ std::vector<Case> embedding_cases(Gpu& gpu, const Sizes& sizes) {
            .reset = [=] { d_table->reset(), d_positions->reset(); },
            .run =
                [=, &gpu] {
-                 gpu.operations().embedding_backward(gpu.stream(), T, C, tokens->data(), positions->data(),
-                                                     dy->data(), d_table->data(), d_positions->data());
+                 gpu.operations().embedding_backward(gpu.stream(), T, C, tokens->data(), positions->data(), dy->data(),
+                                                     d_table->data(), d_positions->data());
                },
            .error =
                [=] {
@@ -164,9 +164,9 @@ std::vector<Case> rope_cases(Gpu& gpu, const Sizes& sizes) {
                  std::vector<double> right_cosine;
                  std::vector<double> right_sine;
                  for (int64_t i = 0; i < longest * D / 2; ++i) {
-                   const double angle = static_cast<double>(i / (D / 2)) *
-                                        std::pow(kBase, -2.0 * static_cast<double>(i % (D / 2)) /
-                                                            static_cast<double>(D));
+                   const double angle =
+                       static_cast<double>(i / (D / 2)) *
+                       std::pow(kBase, -2.0 * static_cast<double>(i % (D / 2)) / static_cast<double>(D));
                    right_cosine.push_back(std::cos(angle));
                    right_sine.push_back(std::sin(angle));
                  }

@@ -6,8 +6,8 @@
 
 namespace hat {
 
-/// Energy and utilization of one NVIDIA GPU, from the driver's management library (NVML), which is loaded if it is there.
-/// What cannot be read has no figure; nothing is thrown.
+/// Energy and utilization of one NVIDIA GPU, from the driver's management library (NVML), which is loaded if it is
+/// there. What cannot be read has no figure; nothing is thrown.
 class GpuCounter {
  public:
   /// `id`: the GPU's UUID in 32 hexadecimal digits, as CUDA tells it. `library`: where NVML is.
@@ -20,7 +20,8 @@ class GpuCounter {
   void update();
   /// Joules between construction and the last update.
   std::optional<double> joules() const;
-  /// Mean over the updates of the fraction of time in which a kernel ran; each update sees the second before it at most.
+  /// Mean over the updates of the fraction of time in which a kernel ran; each update sees the second before it at
+  /// most.
   std::optional<double> utilization() const;
 
  private:

@@ -4,7 +4,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "hat/config/deck.hpp"
 #include "hat/device/device.hpp"
 
 namespace hat {
@@ -12,10 +14,9 @@ namespace hat {
 /// Version of the NCCL that is used here, "2.28.9"; empty: this build has none, or its library is not on this machine.
 std::string nccl_version();
 
-/// What NCCL_ALGO is set to for an algorithm of the deck ("ring", "tree"); "auto": nothing, so NCCL chooses for each
-/// size. What the user has set in the environment stands. To be called before the first communicator of the process:
-/// NCCL reads its settings once.
-void choose_nccl_algorithm(const std::string& algorithm);
+/// Sets NCCL_ALGO, unless the user has set it or NCCL is to choose by itself. To be called before the first
+/// communicator of the process.
+void choose_nccl_algorithm(NcclAlgorithm algorithm);
 
 class NcclCommunicator;
 
@@ -62,10 +63,10 @@ class NcclCommunicator {
   int size() const;
   int rank() const;
 
-  /// Sums `data` (device memory, at least one element) over all workers, in place, when what is in `compute` by now is
-  /// done. `data` stays in place and unchanged until `step` said that the sum is there. Sums of a bucket begin together
-  /// when the last is started; nothing begins before. Neighbours in a bucket come from the same stream.
-  NcclAllReduce start(std::span<float> data, const Stream& compute, InBucket place);
+  /// Sums `data` (device memory, at least one element) over all workers, in place, once `computed` has come. `data`
+  /// stays in place and unchanged until `step` said that the sum is there. Sums of a bucket begin together, when the
+  /// last is started.
+  NcclAllReduce start(std::span<float> data, Event computed, InBucket place);
 
   /// Ends what is under way without the other workers, some of whom may be gone; device memory is free of it then.
   /// Nothing more can be started.

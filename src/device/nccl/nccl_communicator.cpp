@@ -16,6 +16,7 @@
 #include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "hat/device/cuda_stream.hpp"
+#include "hat/device/device_buffer.hpp"
 
 namespace hat {
 
@@ -34,28 +35,6 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
   if (result != ncclSuccess && result != ncclInProgress) throw Error(text_of(result, comm, what));
 }
 
-/// A moment in a stream.
-class Mark {
- public:
-  Mark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
-  ~Mark() { static_cast<void>(cudaEventDestroy(event_)); }
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
-
-  void record(const CudaStream& stream) { check(cudaEventRecord(event_, stream.get()), "cudaEventRecord"); }
-  void hold_back(const CudaStream& stream) const {
-    check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent");
-  }
-  bool is_reached() const {
-    const cudaError_t state = cudaEventQuery(event_);
-    if (state != cudaErrorNotReady) check(state, "cudaEventQuery");
-    return state == cudaSuccess;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 }  // namespace
 
 /// Sums that begin together. NCCL puts them into its stream in two calls, each of which may go on when it has returned:
@@ -65,32 +44,25 @@ class Mark {
 ///   entering -> summing      the first call is through, the second was made
 ///   summing -> in_stream     the second is through
 ///   in_stream -> done        the event behind them is reached
-///   done -> filling          used again when nobody holds a sum of it any more
 struct NcclAllReduce::Bucket {
   enum class Phase { filling, queued, entering, summing, in_stream, done };
   Phase phase = Phase::filling;
   std::vector<std::span<float>> sums;
-  Mark computed;  // in the stream that computes what is summed
-  Mark entered;   // in NCCL's
-  Mark summed;
+  std::vector<Event> computed;  // what is summed
+  Event entered;                // in NCCL's stream, as the next
+  Event summed;
 };
 
 struct NcclCommunicator::Impl {
   using Bucket = NcclAllReduce::Bucket;
   using Phase = Bucket::Phase;
 
-  Impl(int ranks, int own_rank, const Device& on, double patience_s)
-      : size(ranks), rank(own_rank), device(on.index), timeout_s(patience_s), stream(on.index) {
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, sizeof(float)), "cudaMalloc");
-    presence = static_cast<float*>(memory);
-    check(cudaMemsetAsync(presence, 0, sizeof(float), stream.get()), "cudaMemsetAsync");
+  Impl(int ranks, int own_rank, const Device& device, double patience_s)
+      : size(ranks), rank(own_rank), timeout_s(patience_s), stream(device, "reduce"), presence(device, 1) {
+    check(cudaMemsetAsync(presence.data(), 0, sizeof(float), stream.cuda()->get()), "cudaMemsetAsync");
   }
-
   ~Impl() {
     if (comm != nullptr) leave();
-    static_cast<void>(cudaSetDevice(device));
-    static_cast<void>(cudaFree(presence));
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -120,16 +92,6 @@ struct NcclCommunicator::Impl {
     }
   }
 
-  std::shared_ptr<Bucket> empty_bucket() {
-    for (const std::shared_ptr<Bucket>& bucket : buckets) {
-      if (bucket->phase != Phase::done || bucket.use_count() > 1) continue;
-      bucket->phase = Phase::filling;
-      bucket->sums.clear();
-      return bucket;
-    }
-    return buckets.emplace_back(std::make_shared<Bucket>());
-  }
-
   void advance() {
     if (comm == nullptr) throw Error("a sum over workers was asked for after its NCCL communicator was aborted");
     while (!calling.empty()) {
@@ -137,18 +99,19 @@ struct NcclCommunicator::Impl {
       if (bucket.phase != Phase::queued && !is_through("ncclAllReduce")) return;
       switch (bucket.phase) {
         case Phase::queued:
-          bucket.computed.hold_back(stream);
-          check_nccl(ncclAllReduce(presence, presence, 1, ncclFloat32, ncclSum, comm, stream.get()), comm,
-                     "ncclAllReduce");
+          for (const Event& event : bucket.computed) stream.wait_for(event);
+          check_nccl(
+              ncclAllReduce(presence.data(), presence.data(), 1, ncclFloat32, ncclSum, comm, stream.cuda()->get()),
+              comm, "ncclAllReduce");
           bucket.phase = Phase::entering;
           break;
         case Phase::entering:
-          bucket.entered.record(stream);
+          bucket.entered = stream.record();
           start_sums(bucket);
           bucket.phase = Phase::summing;
           break;
         default:
-          bucket.summed.record(stream);
+          bucket.summed = stream.record();
           bucket.phase = Phase::in_stream;
           calling.pop_front();
       }
@@ -161,7 +124,7 @@ struct NcclCommunicator::Impl {
     ncclResult_t first_error = ncclSuccess;
     for (const std::span<float> sum : bucket.sums) {
       const ncclResult_t result =
-          ncclAllReduce(sum.data(), sum.data(), sum.size(), ncclFloat32, ncclSum, comm, stream.get());
+          ncclAllReduce(sum.data(), sum.data(), sum.size(), ncclFloat32, ncclSum, comm, stream.cuda()->get());
       if (result != ncclSuccess && result != ncclInProgress && first_error == ncclSuccess) first_error = result;
     }
     const ncclResult_t end = ncclGroupEnd();  // whatever happened inside, or the next group would belong to this one
@@ -171,10 +134,9 @@ struct NcclCommunicator::Impl {
 
   /// Nobody could do anything about what these say.
   void leave() noexcept {
-    static_cast<void>(cudaSetDevice(device));
-    const bool is_idle = std::ranges::all_of(buckets, [](const auto& bucket) { return bucket->phase == Phase::done; });
-    if (!is_idle || std::uncaught_exceptions() > 0 || ncclCommFinalize(comm) > ncclInProgress) return abort();
-    ncclResult_t state = ncclInProgress;
+    if (!is_idle() || std::uncaught_exceptions() > 0) return abort();
+    ncclResult_t state = ncclCommFinalize(comm);
+    if (state == ncclSuccess) state = ncclInProgress;  // with whom it is not over yet, is asked
     for (const double begin_s = now_s(); state == ncclInProgress && now_s() - begin_s < timeout_s;) {
       if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) state = ncclInternalError;
       if (state == ncclInProgress) std::this_thread::sleep_for(kBetweenLooks);
@@ -185,20 +147,25 @@ struct NcclCommunicator::Impl {
 
   void abort() noexcept {
     if (comm == nullptr) return;
-    static_cast<void>(cudaSetDevice(device));
     static_cast<void>(ncclCommAbort(std::exchange(comm, nullptr)));
     calling.clear();
     filling.reset();
   }
 
+  bool is_idle() const noexcept {
+    try {
+      return calling.empty() && !filling && stream.is_done();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
   int size;
   int rank;
-  int device;
   double timeout_s;
-  CudaStream stream;
-  float* presence = nullptr;  // device memory: a zero that everybody adds to
+  Stream stream;
+  DeviceBuffer<float> presence;  // a zero that everybody adds to
   ncclComm_t comm = nullptr;
-  std::vector<std::shared_ptr<Bucket>> buckets;  // all there are
   std::shared_ptr<Bucket> filling;
   std::deque<std::shared_ptr<Bucket>> calling;  // whose calls are not all through
 };
@@ -207,14 +174,14 @@ bool NcclAllReduce::step() {
   using Phase = Bucket::Phase;
   if (bucket_->phase == Phase::done) return true;
   communicator_->impl_->advance();
-  if (bucket_->phase != Phase::in_stream || !bucket_->summed.is_reached()) return false;
+  if (bucket_->phase != Phase::in_stream || !bucket_->summed.is_done()) return false;
   bucket_->phase = Phase::done;
   return true;
 }
 
 bool NcclAllReduce::gathering() const {
   using Phase = Bucket::Phase;
-  return (bucket_->phase == Phase::summing || bucket_->phase == Phase::in_stream) && bucket_->entered.is_reached();
+  return (bucket_->phase == Phase::summing || bucket_->phase == Phase::in_stream) && bucket_->entered.is_done();
 }
 
 std::string nccl_version() {
@@ -223,9 +190,9 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-void choose_nccl_algorithm(const std::string& algorithm) {
-  if (algorithm == "ring") setenv("NCCL_ALGO", "Ring", 0);
-  if (algorithm == "tree") setenv("NCCL_ALGO", "Tree", 0);
+void choose_nccl_algorithm(NcclAlgorithm algorithm) {
+  if (algorithm == NcclAlgorithm::ring) setenv("NCCL_ALGO", "Ring", 0);
+  if (algorithm == NcclAlgorithm::tree) setenv("NCCL_ALGO", "Tree", 0);
 }
 
 std::string NcclCommunicator::make_id() {
@@ -249,13 +216,13 @@ NcclCommunicator::~NcclCommunicator() = default;
 int NcclCommunicator::size() const { return impl_->size; }
 int NcclCommunicator::rank() const { return impl_->rank; }
 
-NcclAllReduce NcclCommunicator::start(std::span<float> data, const Stream& compute, InBucket place) {
+NcclAllReduce NcclCommunicator::start(std::span<float> data, Event computed, InBucket place) {
   using Phase = NcclAllReduce::Bucket::Phase;
-  if (!impl_->filling) impl_->filling = impl_->empty_bucket();
+  if (!impl_->filling) impl_->filling = std::make_shared<NcclAllReduce::Bucket>();
   std::shared_ptr<NcclAllReduce::Bucket> bucket = impl_->filling;
   bucket->sums.push_back(data);
+  bucket->computed.push_back(std::move(computed));
   if (place == InBucket::last) {
-    bucket->computed.record(*compute.cuda());
     bucket->phase = Phase::queued;
     impl_->calling.push_back(std::exchange(impl_->filling, nullptr));
     impl_->advance();

@@ -9,7 +9,7 @@ struct NcclAllReduce::Bucket {};
 struct NcclCommunicator::Impl {};
 
 std::string nccl_version() { return ""; }
-void choose_nccl_algorithm(const std::string& /*algorithm*/) {}
+void choose_nccl_algorithm(NcclAlgorithm /*algorithm*/) {}
 
 namespace {
 [[noreturn]] void refuse() { throw Error("this build has no NCCL"); }
@@ -26,9 +26,7 @@ NcclCommunicator::NcclCommunicator(const std::string& /*id*/, int /*size*/, int 
 NcclCommunicator::~NcclCommunicator() = default;
 int NcclCommunicator::size() const { refuse(); }
 int NcclCommunicator::rank() const { refuse(); }
-NcclAllReduce NcclCommunicator::start(std::span<float> /*data*/, const Stream& /*compute*/, InBucket /*place*/) {
-  refuse();
-}
+NcclAllReduce NcclCommunicator::start(std::span<float> /*data*/, Event /*computed*/, InBucket /*place*/) { refuse(); }
 void NcclCommunicator::abort() { refuse(); }
 
 }  // namespace hat

@@ -1,5 +1,6 @@
 #pragma once
-// Stands in for NCCL's header in tests: what HAT uses of it, with the same names, types and values (nccl_emulation.hpp).
+// Stands in for NCCL's header in tests: what HAT uses of it, with the same names, types and values
+// (nccl_emulation.hpp).
 #include <cuda_runtime.h>
 
 #include <climits>
