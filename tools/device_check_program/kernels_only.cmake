@@ -1,6 +1,5 @@
-#- DHAT_KERNELS_ONLY = ON : the kernels for GPUs and the program that checks them, \
-   on a machine that may have the CUDA toolkit
-#and nothing else.{fmt } and NCCL are used where they are.
+# -DHAT_KERNELS_ONLY=ON: the kernels for GPUs and the program that checks them, on a machine that may have the CUDA toolkit
+# and nothing else. {fmt} and NCCL are used where they are.
 find_package(CUDAToolkit REQUIRED)
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
