@@ -111,7 +111,7 @@ void advance_joining(ncclComm& comm) {
       if (found == 0) return;
       int rank = 0;
       MPI_Recv(&rank, 1, MPI_INT, status.MPI_SOURCE, comm.name.first_tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-      comm.world_ranks[static_cast<size_t>(rank)] = status.MPI_SOURCE;
+      if (std::exchange(comm.world_ranks[static_cast<size_t>(rank)], status.MPI_SOURCE) >= 0) continue;  // tries again
       if (--comm.to_hear_of > 0) continue;
       for (int to = 1; to < comm.size; ++to) {
         MPI_Isend(comm.world_ranks.data(), comm.size, MPI_INT, comm.world_ranks[static_cast<size_t>(to)],
