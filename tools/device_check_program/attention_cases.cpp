@@ -251,7 +251,7 @@ std::vector<Case> segment_cases(Gpu& gpu, const Sizes& sizes) {
                },
            .run = backward,
            .error =
-               [=] {
+               [=, &gpu] {
                  // The gradient of a loss of the range's rows alone: d_out of the others counts for nothing in the
                  // reference.
                  Batch<E> of_range = *batch;
