@@ -230,6 +230,18 @@ int64_t last_logged_step(const fs::path& run) {
   return parsed.is_object() && step != parsed.end() && step->is_number_integer() ? step->get<int64_t>() : 0;
 }
 
+std::optional<Element> last_arithmetic(const fs::path& run) {
+  std::optional<Element> last;
+  std::ifstream metrics(run / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    if (line.find("\"kind\":\"start\"") == std::string::npos) continue;
+    for (const Element arithmetic : {Element::fp32, Element::bf16}) {
+      if (line.find(fmt::format("\"precision\":\"{}\"", name_of(arithmetic))) != std::string::npos) last = arithmetic;
+    }
+  }
+  return last;
+}
+
 bool has_logged_steps(const fs::path& run) {
   std::ifstream metrics(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
