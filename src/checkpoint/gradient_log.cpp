@@ -388,7 +388,11 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
     spoil_append(effect, segment->path, before);
     if (sync) sync_file(segment->path);
   }
-  if (newest >= 0 && sync) durable_ = newest;
+  if (!completed.empty()) completed_steps_ = *completed.rbegin();
+  if (sync) {
+    if (newest >= 0) durable_ = newest;
+    durable_steps_ = completed_steps_;
+  }
   if (plain_bytes > 0) {
     written_bytes_ += plain_bytes;
     written_s_ += now_s() - begin_s;

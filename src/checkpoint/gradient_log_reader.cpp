@@ -123,7 +123,10 @@ struct GradientLogReader::OpenSegment {
   const hdf5::Array& values_of(int64_t block, std::string (*name)(const std::string& block)) {
     const auto found = values.find(block);
     if (found != values.end()) return found->second;
-    hdf5::Array array = file.root().open_array(name(blocks.at(static_cast<size_t>(block))));
+    if (block < 0 || block >= std::ssize(blocks)) {
+      throw InputError(path.string(), "/blocks", fmt::format("has no block {}, of which there is a gradient", block));
+    }
+    hdf5::Array array = file.root().open_array(name(blocks[static_cast<size_t>(block)]));
     return values.emplace(block, std::move(array)).first->second;
   }
 };
@@ -307,7 +310,8 @@ const LoggedSegment& GradientLogReader::segment_of(const Attempt& attempt, int64
     if (segment.server == server && segment.first_step <= step) found = &segment;
   }
   if (found == nullptr) {
-    throw Error(fmt::format("attempt {} has no log of step {} of server {}", attempt.header.number, step, server));
+    const fs::path folder = attempt.segments.empty() ? fs::path("log") : attempt.segments.front().file.parent_path();
+    throw InputError(folder.string(), fmt::format("server {}", server), fmt::format("has no file of step {}", step));
   }
   return *found;
 }

@@ -1,6 +1,8 @@
 #include "hat/comm/link_speed.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <utility>
 
 #include "hat/comm/backoff.hpp"
@@ -50,7 +52,7 @@ void exchange(const Peer& peer, std::span<std::byte> data) {
   }
 }
 
-/// From the one that begins to the other, beside what is measured.
+/// From the one that begins to the other, beside what is measured. `value` lies in memory that outlives a failure.
 template <class Value>
 void tell(const Peer& peer, Value& value) {
   Request request = peer.begins
@@ -59,25 +61,43 @@ void tell(const Peer& peer, Value& value) {
   peer.wait(request);
 }
 
-/// Both get what the one that begins has seen: it decides how long messages are, and when it has seen enough.
-LinkSpeed measure(const Peer& peer) {
-  std::vector<std::byte> data(static_cast<size_t>(kMostBytes));
-  const auto exchange_bytes = [&](int64_t bytes) { exchange(peer, std::span(data).first(static_cast<size_t>(bytes))); };
-  LinkSpeed link;
+/// What messages are sent from and received in.
+struct Buffers {
+  std::vector<std::byte> data = std::vector<std::byte>(static_cast<size_t>(kMostBytes));
   int64_t bytes = 0;  // none: the other one may go
+  LinkSpeed link = {};
+};
+
+void measure(const Peer& peer, Buffers& buffers) {
+  const auto exchange_bytes = [&] {
+    exchange(peer, std::span(buffers.data).first(static_cast<size_t>(buffers.bytes)));
+  };
   if (peer.begins) {
-    link = link_from_tries([&](int64_t size) {
-      tell(peer, size);
+    buffers.link = link_from_tries([&](int64_t size) {
+      buffers.bytes = size;
+      tell(peer, buffers.bytes);
       const double begin = now_s();
-      exchange_bytes(size);
+      exchange_bytes();
       return (now_s() - begin) / 2;
     });
-    tell(peer, bytes);
+    buffers.bytes = 0;
+    tell(peer, buffers.bytes);
   } else {
-    for (tell(peer, bytes); bytes > 0; tell(peer, bytes)) exchange_bytes(bytes);
+    for (tell(peer, buffers.bytes); buffers.bytes > 0; tell(peer, buffers.bytes)) exchange_bytes();
   }
-  tell(peer, link);
-  return link;
+  tell(peer, buffers.link);
+}
+
+/// Both get what the one that begins has seen: it decides how long messages are, and when it has seen enough.
+LinkSpeed measure(const Peer& peer) {
+  auto buffers = std::make_unique<Buffers>();
+  try {
+    measure(peer, *buffers);
+  } catch (...) {
+    (void)buffers.release();  // survivors of a lost rank go on, and what is late may still arrive there
+    throw;
+  }
+  return buffers->link;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "commands/inspect.hpp"
@@ -46,6 +47,7 @@ void add_log(const fs::path& run, ReadContents contents, Inspection& result) {
   if (!fs::exists(run / "log")) return;
   GradientLogReader log(run);
   std::vector<std::string> problems;
+  std::vector<std::string> whole_folders;  // of older attempts of which all is there that counts
   for (const GradientLogReader::Attempt& attempt : log.attempts()) {
     int64_t first = kEverything;
     std::uintmax_t bytes = 0;
@@ -59,6 +61,9 @@ void add_log(const fs::path& run, ReadContents contents, Inspection& result) {
     try {
       const RunPlan plan = plan_of(attempt.header);
       end = complete_stretch(log, attempt, plan, first, kEverything).end;
+      const int64_t counts_until = log.end_of(attempt);
+      const int64_t computed = complete_stretch(log, attempt, plan, first, kEverything, RebuiltFrom::computations).end;
+      if (computed >= counts_until) whole_folders.push_back(attempt.segments.front().file.parent_path().string());
     } catch (const InputError& error) {
       problems.emplace_back(error.what());
     }
@@ -76,7 +81,10 @@ void add_log(const fs::path& run, ReadContents contents, Inspection& result) {
                                   {"files", attempt.segments.size()},
                                   {"bytes", bytes}});
   }
-  problems.insert(problems.end(), log.problems().begin(), log.problems().end());
+  std::ranges::copy_if(log.problems(), std::back_inserter(problems), [&](const std::string& problem) {
+    return std::ranges::none_of(whole_folders,
+                                [&](const std::string& folder) { return problem.starts_with(folder + "/"); });
+  });
   for (const std::string& problem : problems) {
     const std::string file = problem.substr(0, problem.find(':'));
     const bool is_gone = file.starts_with(run.string()) && !fs::exists(file);

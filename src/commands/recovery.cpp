@@ -123,8 +123,9 @@ class Replay {
       stage.to = end.step;  // records behind it are damaged: those before count
       end = rebuild(stage);
     }
-    if (end.code == ExitCode::success && end.step < planned && !end.stop_reason)
-      end.code = tell_loss(end.step, planned);
+    if (end.code == ExitCode::success && end.step < planned && !end.stop_reason) {
+      end.code = tell_loss(stage, end.step, planned);
+    }
     if (end.code != ExitCode::success || (stage.has_checkpoint && end.step == stage.from)) return end;
     end.code = write_checkpoint(stage, end.step);
     if (end.code != ExitCode::success || world_.rank() != 0) return end;
@@ -140,14 +141,12 @@ class Replay {
 
  private:
   /// Committed steps that nothing can bring back, since their records are damaged. Refused where that is all of them.
-  ExitCode tell_loss(int64_t reached, int64_t planned) {
+  ExitCode tell_loss(const Stage& stage, int64_t reached, int64_t planned) {
     return on_all_ranks(world_, [&] {
       if (world_.rank() != 0) return;
       const std::string steps = fmt::format(
-          "steps {} to {} were committed, but what the gradient log has of them is "
-          "damaged",
-          reached + 1, planned);
-      if (reached == 0) {
+          "steps {} to {} were committed, but what the gradient log has of them is damaged", reached + 1, planned);
+      if (reached == 0 && !stage.has_checkpoint) {
         throw InputError(run_.string(), "resume",
                          steps + ", and no checkpoint lies before them: start a new run in another folder");
       }

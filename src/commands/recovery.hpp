@@ -36,7 +36,7 @@ struct RecoveryEnd {
 /// Where the gradient log reaches beyond the newest complete checkpoint, the ranks rebuild the servers' shards from
 /// both and write them as a checkpoint of the last committed step; from it the run goes on, on any number of servers
 /// and workers. A damaged newest checkpoint is set aside where an older one and the log reach as far. Says on standard
-/// output what it did.
+/// output what it did. In any case takes back the marks that killed writers have left in files of the log.
 ///
 /// Stop signals and the plan's deadline end it earlier, with a checkpoint of the step that it has come to: the next
 /// start goes on from there. (Unbounded: only at steps before which all updates of earlier steps were made.)

@@ -281,10 +281,14 @@ ExitCode replay(OptionSet& keys, const ReplayOptions& options) {
     for (const Comparison& comparison : comparisons) data["comparisons"].push_back(json_of(comparison));
     fmt::print("{}\n", data.dump(2));
   } else {
-    fmt::print(
-        "replayed steps {} to {}: {} updates in {:.2f} s, {} versions with the checksum they were published with{}\n",
-        first + 1, until, replayed.updates(), replayed.seconds(), replayed.versions_checked(),
-        options.output.empty() ? "" : "; written to " + options.output);
+    const std::string written = options.output.empty() ? "" : "; written to " + options.output;
+    if (until == first) {
+      fmt::print("nothing to replay: step {} is where it begins{}\n", first, written);
+    } else {
+      fmt::print(
+          "replayed steps {} to {}: {} updates in {:.2f} s, {} versions with the checksum they were published with{}\n",
+          first + 1, until, replayed.updates(), replayed.seconds(), replayed.versions_checked(), written);
+    }
   }
   return equal ? ExitCode::success : ExitCode::failure;
 }

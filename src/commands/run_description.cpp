@@ -36,6 +36,8 @@ void describe_compute(const RunSetup& setup) {
   if (setup.product_times.fp32_s > 0) {
     why = fmt::format(" (auto: the model's matrix products take {:.2f} times as long in fp32 as in bf16 here)",
                       setup.product_times.fp32_s / setup.product_times.bf16_s);
+  } else if (setup.keeps_arithmetic) {
+    why = " (auto: as before in this run)";
   }
   fmt::print("device: {}\n", setup.devices);
   fmt::print("precision: {}{}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic),

@@ -51,8 +51,13 @@ bool has_status(const fs::path& run, const char* wanted) noexcept {
   }
 }
 
+/// Of metrics.jsonl, one that stands for a committed step. (The last one may be torn.)
+bool is_step_line(const std::string& line) {
+  return line.find("\"kind\":\"step\"") != std::string::npos && line.ends_with('}');
+}
+
 void write_status(const fs::path& run, const nlohmann::json& status) {
-  write_file_durably(run / "status.json", status.dump(2) + "\n");
+  rewrite_file_durably(run / "status.json", status.dump(2) + "\n");
 }
 
 // The nearest folder above that exists: where creating has to start.
@@ -215,18 +220,35 @@ bool is_over(const RunPlan& plan) {
 }
 
 int64_t last_logged_step(const fs::path& run) {
-  int64_t last = 0;
+  std::string newest;
   std::ifstream metrics(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
-    if (line.find("\"kind\":\"step\"") == std::string::npos) continue;
-    const auto parsed = nlohmann::json::parse(line, nullptr, false);
-    const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
-    if (parsed.is_object() && step != parsed.end() && step->is_number_integer()) last = step->get<int64_t>();
+    if (is_step_line(line)) newest = line;
+  }
+  const auto parsed = nlohmann::json::parse(newest, nullptr, false);
+  const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
+  return parsed.is_object() && step != parsed.end() && step->is_number_integer() ? step->get<int64_t>() : 0;
+}
+
+std::optional<Element> last_arithmetic(const fs::path& run) {
+  std::optional<Element> last;
+  std::ifstream metrics(run / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    if (line.find("\"kind\":\"start\"") == std::string::npos) continue;
+    for (const Element arithmetic : {Element::fp32, Element::bf16}) {
+      if (line.find(fmt::format("\"precision\":\"{}\"", name_of(arithmetic))) != std::string::npos) last = arithmetic;
+    }
   }
   return last;
 }
 
-bool has_logged_steps(const fs::path& run) { return last_logged_step(run) > 0; }
+bool has_logged_steps(const fs::path& run) {
+  std::ifstream metrics(run / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    if (is_step_line(line)) return true;
+  }
+  return false;
+}
 
 bool has_not_begun(const fs::path& run) {
   return fs::exists(run / "deck.toml") && !fs::exists(run / "log") && !newest_checkpoint(run) && !has_logged_steps(run);
@@ -247,11 +269,18 @@ void check_continuation(const CheckpointState& state, const fs::path& source, co
                         const Dataset& dataset) {
   const ModelConfig& then = state.model;
   const ModelConfig& now = plan.deck.model;
-  if (then.family != now.family || then.width != now.width || then.layers != now.layers || then.heads != now.heads ||
-      kv_heads(then) != kv_heads(now) || mlp_width(then) != mlp_width(now) || then.vocabulary != now.vocabulary ||
-      then.tied != now.tied) {
-    throw InputError(source.string(), "model", "is of another shape than the deck's model");
-  }
+  const auto family = [](const ModelConfig& model) { return model.family == ModelFamily::gpt2 ? "gpt2" : "llama"; };
+  require_same(source, "model.family", family(now), family(then));
+  const auto require_same_count = [&source](const char* key, int64_t count, int64_t before) {
+    require_same(source, key, std::to_string(count), std::to_string(before));
+  };
+  require_same_count("model.width", now.width, then.width);
+  require_same_count("model.layers", now.layers, then.layers);
+  require_same_count("model.heads", now.heads, then.heads);
+  require_same_count("model.kv_heads", kv_heads(now), kv_heads(then));
+  require_same_count("model.mlp_width", mlp_width(now), mlp_width(then));
+  require_same_count("model.vocabulary", now.vocabulary, then.vocabulary);
+  require_same(source, "model.tied", now.tied ? "true" : "false", then.tied ? "true" : "false");
   if (state.dataset_identity != dataset.identity()) {
     throw InputError(source.string(), "data.path",
                      fmt::format("{} is not the dataset that this run began with ({})", dataset.path().string(),
@@ -276,8 +305,7 @@ void check_continuation(const CheckpointState& state, const fs::path& source, co
   const bool fixed = plan.deck.optimizer.momentum_rule == MomentumRule::fixed;
   require_same(source, "optimizer.momentum_rule", rule,
                stored_value(state.deck, "optimizer.momentum_rule").value_or(fixed ? rule : "fixed"));
-  require_same(source, "model.max_length", std::to_string(plan.deck.model.max_length),
-               std::to_string(state.model.max_length));
+  require_same_count("model.max_length", now.max_length, then.max_length);
   require_same(source, "model.norm_epsilon", fmt::to_string(now.norm_epsilon), fmt::to_string(then.norm_epsilon));
   require_same(source, "model.rope_base", fmt::to_string(now.rope_base), fmt::to_string(then.rope_base));
   const bool one_per_step = std::all_of(state.block_versions.begin(), state.block_versions.end(),

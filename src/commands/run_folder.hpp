@@ -1,11 +1,13 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hat/checkpoint/checkpoint.hpp"
 #include "hat/dataset/dataset.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/model/compute_options.hpp"
 
 namespace hat {
 
@@ -57,8 +59,11 @@ bool has_failed(const std::filesystem::path& run) noexcept;
 /// Whether the run that is to be continued has finished, with all steps that it is asked for or more.
 bool is_over(const RunPlan& plan);
 
-/// Steps done with the newest step that metrics.jsonl tells of; 0: none.
+/// Steps done with the step that the last step line of metrics.jsonl tells of (behind a continuation further back it
+/// may be an earlier one than others); 0: none.
 int64_t last_logged_step(const std::filesystem::path& run);
+/// What its newest start computed in, as metrics.jsonl says; none: it does not.
+std::optional<Element> last_arithmetic(const std::filesystem::path& run);
 /// metrics.jsonl has a committed step.
 bool has_logged_steps(const std::filesystem::path& run);
 

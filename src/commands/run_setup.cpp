@@ -8,6 +8,7 @@
 #include "commands/all_ranks.hpp"
 #include "commands/device_choice.hpp"
 #include "commands/machine.hpp"
+#include "commands/run_folder.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
@@ -56,10 +57,18 @@ void check_threads(const Deck& deck) {
 }
 
 /// Precision auto: what the slowest worker needs less time for. Equal bits in every run are promised with
-/// `deterministic`, so nothing is measured then.
+/// `deterministic`, so nothing is measured then; nor where a run is continued, which would become another one.
 ExitCode choose_precision(const Communicator& world, RunSetup& setup) {
   RunPlan& plan = setup.plan;
   if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return ExitCode::success;
+  std::optional<Element> before;
+  if (plan.deck.resume && world.rank() == 0) before = last_arithmetic(plan.deck.output);
+  const std::string kept = world.broadcast(before ? name_of(*before) : "", 0);
+  if (!kept.empty()) {
+    plan.compute.arithmetic = kept == name_of(Element::bf16) ? Element::bf16 : Element::fp32;
+    setup.keeps_arithmetic = true;
+    return ExitCode::success;
+  }
   const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times,
                                         setup.worker >= 0 ? plan.device_of(setup.worker) : 0);
   if (code != ExitCode::success) return code;

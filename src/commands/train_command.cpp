@@ -70,7 +70,9 @@ class Survival {
         const ExitCode code =
             run_training(*world_, deck, deck_text,
                          {.watchdog = &watchdog_, .watch = watch_.get(), .begin_s = begin_s, .blame = blame_});
-        if (code != ExitCode::success && has_lost_ranks_) {
+        // (Ranks of a job that was split are refused where the others train.)
+        if (code != ExitCode::success && has_lost_ranks_ && world_->rank() == 0 && !is_held(deck.output) &&
+            !has_failed(deck.output)) {
           note_failure(deck.output, "the survivors of a lost rank cannot go on; why, stands in the output");
         }
         return code;
@@ -176,6 +178,9 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
   ExitCode code = on_all_ranks(world, [&] {
     refuse_accidental_singleton();
     if (problem) std::rethrow_exception(problem);
+    if (deck.fault.at != FaultPoint::none && deck.fault.rank >= world.size()) {
+      throw options.error("fault.rank", fmt::format("the job has ranks 0 to {}", world.size() - 1));
+    }
   });
   if (code == ExitCode::success) {
     Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });

@@ -83,8 +83,8 @@ RecoveryPlan find_continuation(RunSetup& setup) {
   if (!found.state) {
     throw InputError(run.string(), "resume",
                      "holds no complete checkpoint to continue from; choose another folder, or delete this one, and "
-                     "begin without --resume (with log.payload = metadata, 'hat replay' may make one from the log: "
-                     "--output RUN/checkpoints/step-NNNNNNNN)");
+                     "begin without --resume (with log.payload = metadata, 'hat replay RUN --until N --output "
+                     "RUN/checkpoints/step-N' may make one from the log, N being a step in eight digits)");
   }
   if (const int64_t told = last_logged_step(run); told > found.state->step) {
     fmt::print(
@@ -100,21 +100,19 @@ RecoveryPlan find_continuation(RunSetup& setup) {
 /// way, and has. Collective; `found`: of rank 0.
 ExitCode continue_run(const Communicator& world, RunSetup& setup, RecoveryPlan found) {
   const std::filesystem::path run = setup.plan.deck.output;
-  if (world.all_reduce_max(found.is_needed ? 1 : 0) > 0) {
-    const int64_t planned = setup.plan.first_step;
-    const RecoveryEnd end = recover_run(world, setup, std::move(found));
-    if (end.code != ExitCode::success) {
-      if (world.rank() == 0) note_failure(run, "the run cannot be recovered; why, stands in the output");
-      return end.code;
-    }
-    if (end.stop_reason) {
-      return on_all_ranks(world, [&] {
-        if (world.rank() != 0) return;
-        note_stop(run, end.step, *end.stop_reason);
-        fmt::print("stopped after step {} of {} that were committed: {}; --resume recovers the others\n", end.step,
-                   planned, *end.stop_reason);
-      });
-    }
+  const int64_t planned = setup.plan.first_step;
+  const RecoveryEnd end = recover_run(world, setup, std::move(found));
+  if (end.code != ExitCode::success) {
+    if (world.rank() == 0) note_failure(run, "the run cannot be recovered; why, stands in the output");
+    return end.code;
+  }
+  if (end.stop_reason) {
+    return on_all_ranks(world, [&] {
+      if (world.rank() != 0) return;
+      note_stop(run, end.step, *end.stop_reason);
+      fmt::print("stopped after step {} of {} that were committed: {}; --resume recovers the others\n", end.step,
+                 planned, *end.stop_reason);
+    });
   }
   setup.enter("opening the checkpoint to continue from");
   return on_all_ranks(world, [&] {

@@ -54,7 +54,7 @@ CLI::Validator time_span() {
         if (parse_duration(text)) return "";
         return fmt::format("must be seconds, M:SS, H:MM:SS or D-HH:MM:SS, not '{}'", text);
       },
-      "[s, H:MM:SS or D-HH:MM:SS]");
+      "[s, M:SS, H:MM:SS or D-HH:MM:SS]");
 }
 
 CLI::Validator true_or_false() {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,14 +20,25 @@ namespace hat {
 namespace {
 std::atomic<std::atomic<int64_t>*> fsync_counter{nullptr};
 
-std::string reason() { return std::strerror(errno); }
+/// The disk is full, or the user's share of it.
+struct NoRoom : Error {
+  using Error::Error;
+};
+
+/// "<path>: cannot <what>: <errno's text>".
+[[noreturn]] void refuse(const std::string& path, const char* what) {
+  const int error = errno;
+  const std::string text = fmt::format("{}: cannot {}: {}", path, what, std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT) throw NoRoom(text);
+  throw Error(text);
+}
 
 /// Owns a file descriptor.
 class Descriptor {
  public:
   Descriptor(const std::filesystem::path& path, int flags)
       : path_(path.string()), fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) throw Error(fmt::format("{}: cannot open: {}", path_, reason()));
+    if (fd_ < 0) refuse(path_, "open");
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
@@ -34,13 +46,23 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
+  /// All of it, from `at` on.
+  void write(std::string_view content, off_t at = 0) const {
+    while (!content.empty()) {
+      const ssize_t count = ::pwrite(fd_, content.data(), content.size(), at);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) refuse(path_, "write");
+      content.remove_prefix(static_cast<size_t>(count));
+      at += count;
+    }
+  }
   void sync() const {
-    if (::fsync(fd_) != 0) throw Error(fmt::format("{}: cannot make durable (fsync): {}", path_, reason()));
+    if (::fsync(fd_) != 0) refuse(path_, "make durable (fsync)");
     if (auto* counter = fsync_counter.load()) counter->fetch_add(1);
   }
   /// close() reports what a network file system found out late.
   void close() {
-    if (::close(std::exchange(fd_, -1)) != 0) throw Error(fmt::format("{}: cannot close: {}", path_, reason()));
+    if (::close(std::exchange(fd_, -1)) != 0) refuse(path_, "close");
   }
 
  private:
@@ -69,7 +91,7 @@ void fsync_folder(const std::filesystem::path& folder) {
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) {
-    throw Error(fmt::format("{}: cannot rename to {}: {}", from.string(), to.string(), reason()));
+    refuse(from.string(), fmt::format("rename to {}", to.string()).c_str());
   }
   fsync_folder(folder_of(to));
   if (folder_of(from) != folder_of(to)) fsync_folder(folder_of(from));
@@ -88,16 +110,28 @@ void write_file_durably(const std::filesystem::path& path, std::string_view cont
   Draft draft(path);
   {
     Descriptor file(draft.path(), O_WRONLY | O_CREAT | O_TRUNC);
-    while (!content.empty()) {
-      const ssize_t written = ::write(file.get(), content.data(), content.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw Error(fmt::format("{}: cannot write: {}", draft.path().string(), reason()));
-      content.remove_prefix(static_cast<size_t>(written));
-    }
+    file.write(content);
     file.sync();
     file.close();
   }
   draft.rename();
+}
+
+void rewrite_file_durably(const std::filesystem::path& path, std::string_view content) {
+  try {
+    write_file_durably(path, content);
+  } catch (const NoRoom&) {
+    struct stat old {};
+    constexpr std::int64_t kStatBlock = 512;
+    if (::stat(path.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) throw;
+    if (old.st_blocks * kStatBlock < std::ssize(content)) throw;  // it could end in the middle
+    std::string filled(content);
+    filled.resize(std::max(filled.size(), static_cast<std::size_t>(old.st_size)), '\n');
+    Descriptor file(path, O_WRONLY);
+    file.write(filled);
+    file.sync();
+    file.close();
+  }
 }
 
 void spoil_write(FaultEffect effect, const std::filesystem::path& path) {
@@ -123,18 +157,14 @@ void spoil_append(FaultEffect effect, const std::filesystem::path& path, const s
     const size_t size = std::min(kSector, after.size() - written[i]);
     after.replace(written[i], size, old + std::string(size - std::min(size, old.size()), '\0'));
   }
-  Descriptor file(path, O_WRONLY);
-  for (size_t done = 0; done < after.size();) {
-    const ssize_t count = ::pwrite(file.get(), after.data() + done, after.size() - done, static_cast<off_t>(done));
-    if (count <= 0) throw Error(fmt::format("{}: cannot write: {}", path.string(), reason()));
-    done += static_cast<size_t>(count);
-  }
+  const Descriptor file(path, O_WRONLY);
+  file.write(after);
   ::kill(::getpid(), SIGKILL);
 }
 
 std::string file_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("{}: cannot open: {}", path.string(), reason()));
+  if (!file) refuse(path.string(), "open");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 

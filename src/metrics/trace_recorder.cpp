@@ -63,17 +63,27 @@ void send_traces(const Communicator& communicator, int root, std::span<const Tra
 void receive_traces(const Communicator& communicator, int source, double timeout_s,
                     const std::function<void(const RoleTrace&)>& take) {
   const std::string what = fmt::format("the trace of rank {}", source);
-  while (true) {
+  struct Buffers {
     TraceHeader header;
-    finish(communicator.start_receive(bytes_of(header), source, kTraceTag), timeout_s, what);
-    if (header.more == 0) return;
-    RoleTrace trace{.role = header.role,
-                    .number = static_cast<int>(header.number),
-                    .dropped = header.dropped,
-                    .events = std::vector<TraceEvent>(static_cast<size_t>(header.events))};
-    finish(communicator.start_receive(std::as_writable_bytes(std::span(trace.events)), source, kTraceTag), timeout_s,
-           what);
-    take(trace);
+    RoleTrace trace;
+  };
+  auto buffers = std::make_unique<Buffers>();
+  auto& [header, trace] = *buffers;
+  try {
+    while (true) {
+      finish(communicator.start_receive(bytes_of(header), source, kTraceTag), timeout_s, what);
+      if (header.more == 0) return;
+      trace = {.role = header.role,
+               .number = static_cast<int>(header.number),
+               .dropped = header.dropped,
+               .events = std::vector<TraceEvent>(static_cast<size_t>(header.events))};
+      finish(communicator.start_receive(std::as_writable_bytes(std::span(trace.events)), source, kTraceTag), timeout_s,
+             what);
+      take(trace);
+    }
+  } catch (...) {
+    (void)buffers.release();  // survivors of a lost rank go on, and what is late may still arrive there
+    throw;
   }
 }
 }  // namespace

@@ -101,6 +101,7 @@ Coordinator::Coordinator(const RunPlan& plan, const Dataset& dataset, Mailbox& m
       sensitivity_(plan, ledger_options(plan).lookahead),
       log_(plan, dataset, validation_),
       last_checkpoint_(checkpoint == nullptr ? plan.first_step - 1 : plan.first_step),
+      logged_steps_(plan.deck.log.payload == LogPayload::metadata ? 0 : std::numeric_limits<int64_t>::max()),
       end_step_(plan.end_step),
       time_limit_(plan, now_s()) {
   if (checkpoint == nullptr) return;
@@ -274,7 +275,7 @@ CheckpointState Coordinator::checkpoint_state(int64_t steps, const PendingCheckp
 void Coordinator::start_completing_checkpoints() {
   for (auto entry = pending_checkpoints_.begin(); entry != pending_checkpoints_.end();) {
     const auto& [steps, pending] = *entry;
-    if (pending.servers < plan_.roles.servers() || ledger_.committed_steps() < steps) {
+    if (pending.servers < plan_.roles.servers() || std::min(ledger_.committed_steps(), logged_steps_) < steps) {
       ++entry;
       continue;
     }
@@ -294,6 +295,12 @@ void Coordinator::start_completing_checkpoints() {
         });
     entry = pending_checkpoints_.erase(entry);
   }
+}
+
+void Coordinator::log_reaches(int64_t steps) {
+  if (steps == logged_steps_) return;
+  logged_steps_ = steps;
+  start_completing_checkpoints();
 }
 
 bool Coordinator::progress() {

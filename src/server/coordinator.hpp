@@ -39,9 +39,12 @@ class Coordinator {
   /// first call counts. A run whose training is over ends as it would have, but without a long sample.
   void stop(const std::string& reason);
 
-  /// Follows files that are being written. False if nothing happened.
+  /// From now on checkpoints are completed only up to this step: the log has all that a replay of those before needs.
+  /// (payload metadata: behind a complete checkpoint nobody would compute what lacks. From 0 on it must be told.)
+  void log_reaches(int64_t steps);
   /// Steps that every server and worker is through with.
   int64_t committed_steps() const { return ledger_.committed_steps(); }
+  /// Follows files that are being written. False if nothing happened.
   bool progress();
   /// Everything is committed, saved and told, and the other servers know.
   bool finished() const { return finished_; }
@@ -100,6 +103,7 @@ class Coordinator {
   std::map<int64_t, std::future<std::filesystem::path>> completing_;  // by steps done
   std::map<int64_t, CheckpointCost> checkpoint_costs_;                // of those
   int64_t last_checkpoint_;                                           // steps done; below first_step: none
+  int64_t logged_steps_;                                              // see log_reaches
   int64_t end_step_;                                                  // the plan's, or where the run stops early
   bool told_to_stop_ = false;
   std::optional<std::string> stop_reason_;  // empty: it runs to the plan's end

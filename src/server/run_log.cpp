@@ -67,7 +67,7 @@ void RunLog::write_status(json status) {
   status["end_step"] = plan_.end_step;
   // Of a run that goes on they would be those of its last word.
   if (status["status"] != "running") status["seconds"] = seconds();
-  write_file_durably(run_ / "status.json", status.dump(2) + "\n");
+  rewrite_file_durably(run_ / "status.json", status.dump(2) + "\n");
 }
 
 void RunLog::unit(const UnitReport& report) {
@@ -391,7 +391,8 @@ void RunLog::close_files() {
 }
 
 void RunLog::say_files() const {
-  say(fmt::format("files in {}: deck.toml, metrics.jsonl, metrics.h5, status.json, checkpoints/", run_.string()));
+  say(fmt::format("files in {}: deck.toml, metrics.jsonl, metrics.h5, status.json, checkpoints/{}", run_.string(),
+                  plan_.deck.log.payload == LogPayload::none ? "" : ", log/"));
   if (!last_checkpoint_.empty()) {
     // As this program was called: after a build it is not on the PATH yet.
     const char* hat = program_invocation_name;

@@ -263,11 +263,15 @@ bool Server::Impl::progress() {
   return any;
 }
 
-/// A worker says what it computed before it says that it did, which a step needs to be committed.
+/// A worker says what it computed before it says that it did, which a step needs to be committed. A checkpoint is
+/// complete when that is on the disk.
 void Server::Impl::tell_log_of_commits() {
-  if (!coordinator || !log || log->ends_with_parts() || coordinator->committed_steps() == logged_commits) return;
-  logged_commits = coordinator->committed_steps();
-  log->completed_before(logged_commits);
+  if (!coordinator || !log || log->ends_with_parts()) return;
+  if (coordinator->committed_steps() != logged_commits) {
+    logged_commits = coordinator->committed_steps();
+    log->completed_before(logged_commits);
+  }
+  coordinator->log_reaches(log->durable_steps());
 }
 
 void Server::Impl::tell_of_signal() {

@@ -1,10 +1,11 @@
 // check_log <run>
 //
 // Whether every sequence of the run was trained exactly once in each of its epochs, by its gradient log (log.keep =
-// all): of each step up to the newest checkpoint the pushes that count, of the attempt that counts, hold every target
-// token of that step's sequences for every element of every block once, and no unit twice; and the steps hold every
-// sequence of an epoch once. (Server 0 hands each sequence of a step out in one unit, so units that are all there, each
-// once, are sequences that are.) Exit codes: 0 so it is, 1 not, 2 cannot be read.
+// all): of each step up to the newest checkpoint the pushes that count, of the attempt that counts, hold as many target
+// tokens as that step's sequences have for every part of every block, and no unit twice (or, of rings, one sum of the
+// whole step for every element: what went into it is not told); and the steps hold every sequence of an epoch once.
+// (Server 0 hands each sequence of a step out in one unit, so units that are all there, each once, are sequences that
+// are.) Exit codes: 0 so it is, 1 not, 2 cannot be read.
 #include <algorithm>
 #include <cstdint>
 #include <map>

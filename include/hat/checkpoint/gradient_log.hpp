@@ -44,6 +44,8 @@ class GradientLog {
   void add(LoggedComputation computation, ComputationLists lists);
   /// The server has nothing more to say of steps before this one. Never less than what was told before.
   void completed_before(int64_t step);
+  /// The newest of those: all that was said of steps before it is on the disk.
+  int64_t durable_steps() const { return durable_steps_; }
   /// That is when all its parts have had their updates; otherwise (computations are logged here) when the steps are
   /// committed.
   bool ends_with_parts() const { return config_.payload != LogPayload::metadata || server_ != 0; }
@@ -97,6 +99,7 @@ class GradientLog {
   // Of the thread alone.
   std::map<int64_t, std::unique_ptr<Segment>> segments_;  // by first step
   double last_sync_s_ = 0;
+  int64_t completed_steps_ = 0;    // told by completed_before, and written
   std::vector<float> newest_sum_;  // log.compression auto: a piece of what shall be written
   int64_t written_bytes_ = 0;      // to files without compression, and the seconds that this took, fsync included
   double written_s_ = 0;
@@ -109,6 +112,7 @@ class GradientLog {
   bool ending_ = false;
   std::exception_ptr failure_;
   std::atomic<int64_t> durable_{-1};  // newest number that is on disk
+  std::atomic<int64_t> durable_steps_{0};
   std::atomic<int64_t> queued_bytes_{0};
   std::atomic<int64_t> bytes_{0};
   std::atomic<double> unsynced_since_s_{kNever};  // when the oldest update that is not on disk was added

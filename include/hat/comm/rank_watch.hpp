@@ -69,7 +69,9 @@ class RankWatch {
 
 /// The survivors of `world` agree on who they are. Called by each of them when it has noticed or been told of a loss;
 /// the same set of ranks is returned on all. The lowest rank that lives asks all others; whoever does not answer within
-/// `patience_s` is lost too, and killed where that can be done. Throws Error when no agreement comes about.
+/// `patience_s` is lost too, and killed where that can be done. Throws Error when no agreement comes about. (Where
+/// hosts cannot reach each other any more, those of each part agree on themselves: only the lock of the run folder
+/// keeps both from going on.)
 std::set<int> agree_on_survivors(const Communicator& world, RankWatch& watch, std::set<int> lost, double patience_s);
 
 }  // namespace hat

@@ -41,6 +41,10 @@ class Draft {
 
 /// Writes a small file so that it is either whole or absent: temporary name, fsync, rename, fsync of the folder.
 void write_file_durably(const std::filesystem::path& path, std::string_view content);
+/// The same, but where there is no room for a second file (a full disk) the old one is written over, if the new content
+/// fits into the blocks that it has: what it says counts more than that a crash at this moment leaves it torn. Line
+/// feeds fill it up to its old length.
+void rewrite_file_durably(const std::filesystem::path& path, std::string_view content);
 
 /// What becomes of a file that was just written where its disk is to blame (FaultEffect::fail, shorten): throws Error
 /// as on a full disk, or keeps the first half only.
