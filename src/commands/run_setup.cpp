@@ -61,10 +61,6 @@ void check_threads(const Deck& deck) {
 ExitCode choose_precision(const Communicator& world, RunSetup& setup) {
   RunPlan& plan = setup.plan;
   if (plan.deck.precision != Precision::automatic || plan.deck.deterministic) return ExitCode::success;
-<<<<<<< HEAD
-  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times,
-                                        setup.worker >= 0 ? plan.device_of(setup.worker) : 0);
-=======
   std::optional<Element> before;
   if (plan.deck.resume && world.rank() == 0) before = last_arithmetic(plan.deck.output);
   const std::string kept = world.broadcast(before ? name_of(*before) : "", 0);
@@ -73,8 +69,8 @@ ExitCode choose_precision(const Communicator& world, RunSetup& setup) {
     setup.keeps_arithmetic = true;
     return ExitCode::success;
   }
-  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times);
->>>>>>> main
+  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times,
+                                        setup.worker >= 0 ? plan.device_of(setup.worker) : 0);
   if (code != ExitCode::success) return code;
   plan.compute.arithmetic = faster_of(setup.product_times);
   return ExitCode::success;

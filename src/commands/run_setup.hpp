@@ -28,19 +28,13 @@ struct RunSetup {
   std::unique_ptr<RunFolderLock> lock;  ///< of server 0, until the end of the run
   UnitSizes units;
   bool has_room_for_gangs = true;
-<<<<<<< HEAD
-  ProductTimes product_times;  ///< zero: not measured
-  int64_t fewest_cores = 0;    ///< that a worker may use
-  std::string devices;         ///< what workers compute on, in words
-  std::string rings;           ///< how CUDA workers sum gradients of barrier blocks, in words; empty: on CPUs, or none
-  int device_sharers = 1;      ///< workers on the CUDA device of this one, itself included
-  int server = -1;             ///< number of this rank's server, or -1
-=======
   ProductTimes product_times;     ///< zero: not measured
   bool keeps_arithmetic = false;  ///< of the start before (precision auto)
   int64_t fewest_cores = 0;       ///< that a worker may use
+  std::string devices;            ///< what workers compute on, in words
+  std::string rings;              ///< how CUDA workers sum barrier blocks' gradients, in words; empty: on CPUs, or none
+  int device_sharers = 1;         ///< workers on the CUDA device of this one, itself included
   int server = -1;                ///< number of this rank's server, or -1
->>>>>>> main
   int worker = -1;
   Watchdog* watchdog = nullptr;
 
