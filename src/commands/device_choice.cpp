@@ -115,6 +115,7 @@ std::string name_devices(const std::vector<DevicesOfWorker>& workers, const std:
     shared = shared || assigned[w].sharers > 1;
   }
   std::vector<std::string> names;
+  names.reserve(count.size());
   for (const auto& [name, workers_on_it] : count) names.push_back(fmt::format("{} x {}", workers_on_it, name));
   return fmt::format("cuda ({}{})", fmt::join(names, ", "), shared ? ", workers share devices" : "");
 }
