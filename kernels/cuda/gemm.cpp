@@ -45,7 +45,7 @@ struct Matrix {
   int64_t columns = 0;
   int64_t stride = 0;
   uint32_t alignment = 0;  // of its first element, in bytes; at most kMostAlignment
-  auto operator<=>(const Matrix&) const = default;
+  auto operator<=>(const Matrix&) const = default;  // NOLINT(modernize-use-nullptr): not of this line
 };
 
 /// All that the choice of an algorithm depends on.
@@ -58,7 +58,7 @@ struct Shape {
   Matrix a;
   Matrix b;
   Matrix c;
-  auto operator<=>(const Shape&) const = default;
+  auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr): not of this line
 };
 
 uint32_t alignment_of(const void* data) {

@@ -31,12 +31,14 @@ struct Found {
 };
 
 /// Step folders of a run whose names end in `suffix`, ascending.
-std::vector<Found> find_steps(const fs::path& run, std::string_view suffix) {
+enum class Kinds { folders, all };
+
+std::vector<Found> find_steps(const fs::path& run, std::string_view suffix, Kinds kinds = Kinds::folders) {
   std::vector<Found> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", error)) {
     const auto step = step_of(entry.path().filename().string(), suffix);
-    if (step && entry.is_directory()) found.push_back({*step, entry.path()});
+    if (step && (kinds == Kinds::all || entry.is_directory())) found.push_back({*step, entry.path()});
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
   return found;
@@ -85,7 +87,7 @@ void rotate_checkpoints(const fs::path& run, int64_t keep) {
 
 std::vector<fs::path> set_incomplete_aside(const fs::path& run) {
   std::vector<fs::path> aside;
-  for (const Found& step : find_steps(run, "")) {
+  for (const Found& step : find_steps(run, "", Kinds::all)) {
     if (fs::exists(step.folder / kMarkerName)) continue;
     fs::path name = step.folder.string() + ".incomplete";
     for (int n = 2; fs::exists(name); ++n) name = fmt::format("{}.incomplete-{}", step.folder.string(), n);

@@ -74,7 +74,8 @@ T named(const hdf5::Group& root, const char* attribute, std::initializer_list<T>
   throw InputError(root.file(), fmt::format("attribute '{}'", attribute), fmt::format("'{}' is unknown", name));
 }
 
-LogAttempt header_of(const hdf5::File& file) {
+/// Of the file that this name stands for: another one, put there by hand, would speak of other steps.
+LogAttempt header_of(const hdf5::File& file, int64_t attempt, const LoggedSegment& segment) {
   const hdf5::Group root = file.root();
   if (!root.has_attribute("format") || root.text("format") != kLogFormat) {
     throw InputError(file.path(), "", "is an HDF5 file, but no gradient log");
@@ -82,6 +83,13 @@ LogAttempt header_of(const hdf5::File& file) {
   const auto version = root.number<int64_t>("format_version");
   if (version < 1 || version > kLogVersion) {
     throw InputError(file.path(), "format_version", fmt::format("is {}, this program reads {}", version, kLogVersion));
+  }
+  for (const auto& [attribute, expected] : {std::pair("attempt", attempt), std::pair("server", segment.server),
+                                            std::pair("first_step", segment.first_step)}) {
+    const auto number = root.number<int64_t>(attribute);
+    if (number == expected) continue;
+    throw InputError(file.path(), attribute,
+                     fmt::format("is {}, but the name says {}: it is another's file", number, expected));
   }
   LogAttempt header{.number = root.number<int64_t>("attempt"),
                     .first_step = root.number<int64_t>("attempt_first_step"),
@@ -141,7 +149,7 @@ GradientLogReader::GradientLogReader(const fs::path& run, int64_t from) {
       const bool has_next = i + 1 < segments.size() && segments[i + 1].server == segment.server;
       if (has_next && segments[i + 1].first_step <= from) continue;
       try {
-        const LogAttempt header = header_of(hdf5::File::open_appended(segment.file));
+        const LogAttempt header = header_of(hdf5::File::open_appended(segment.file), number, segment);
         if (!has_header) attempt.header = header;
         has_header = true;
         attempt.segments.push_back(std::move(segment));
@@ -344,6 +352,11 @@ void clear_log_writers(const fs::path& run) {
   const double begin_s = now_s();
   for (const auto& [number, folder] : attempt_folders(run)) {
     for (const LoggedSegment& segment : segment_files(folder)) {
+      std::error_code error;
+      if (fs::file_size(segment.file, error) == 0 && !error) {  // the disk was full
+        fs::remove(segment.file, error);
+        continue;
+      }
       try {
         hdf5::File::open(segment.file);
         continue;  // it was closed
@@ -384,8 +397,12 @@ void prune_log(const fs::path& run, int64_t step) {
 }
 
 int64_t next_log_attempt(const fs::path& run) {
-  const auto folders = attempt_folders(run);
-  return folders.empty() ? 1 : folders.back().first + 1;
+  int64_t newest = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run / "log", error)) {  // whatever has such a name is in the way
+    newest = std::max(newest, number_in_name(entry.path().filename().string(), "attempt-", "").value_or(0));
+  }
+  return newest + 1;
 }
 
 }  // namespace hat

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "hat/comm/backoff.hpp"
 #include "hat/comm/mailbox.hpp"
@@ -183,6 +185,27 @@ void RankWatch::kill_stopped() const {
   for (size_t rank = 0; rank < processes_.size(); ++rank) {
     const std::optional<ProcessState> state = processes_[rank].is_here ? state_of(processes_[rank].pid) : std::nullopt;
     if (state && is_stopped(*state)) kill(static_cast<int>(rank));
+  }
+}
+
+void RankWatch::see_off() const {
+  constexpr double kPatience_s = 5;
+  constexpr std::chrono::milliseconds kPause(20);
+  const auto lives = [this](size_t rank) {
+    const Process& process = processes_[rank];
+    return process.is_here && !is_gone(state_of(process.pid), process.started);
+  };
+  kill_stopped();
+  for (int rank = 0; rank < own_rank_; ++rank) {
+    if (processes_[static_cast<size_t>(rank)].is_here) return;
+  }
+  for (const double begin_s = now_s(); now_s() - begin_s < kPatience_s; std::this_thread::sleep_for(kPause)) {
+    bool any = false;
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+      any = any || (static_cast<int>(rank) != own_rank_ && lives(rank));
+    }
+    if (!any) return;
+    kill_stopped();
   }
 }
 

@@ -45,6 +45,10 @@ void read_gradients(GradientLogReader& log, const GradientLogReader::Attempt& at
 void add_log(const fs::path& run, ReadContents contents, Inspection& result) {
   result.data["log"] = nlohmann::json::array();
   if (!fs::exists(run / "log")) return;
+  if (!fs::is_directory(run / "log")) {
+    result.problems.push_back(fmt::format("{}: is no folder", (run / "log").string()));
+    return;
+  }
   GradientLogReader log(run);
   std::vector<std::string> problems;
   std::vector<std::string> whole_folders;  // of older attempts of which all is there that counts

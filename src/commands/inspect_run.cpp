@@ -18,6 +18,21 @@ namespace fs = std::filesystem;
 namespace {
 constexpr size_t kLinesShown = 5;
 
+/// Whether there is such a file; something else of that name is a problem.
+bool is_file(const fs::path& path, std::vector<std::string>& problems) {
+  if (!fs::exists(path)) return false;
+  if (fs::is_regular_file(path)) return true;
+  problems.push_back(fmt::format("{}: is no file", path.string()));
+  return false;
+}
+/// The same of a folder.
+bool is_folder(const fs::path& path, std::vector<std::string>& problems) {
+  if (!fs::exists(path)) return false;
+  if (fs::is_directory(path)) return true;
+  problems.push_back(fmt::format("{}: is no folder", path.string()));
+  return false;
+}
+
 /// The lines of a metrics.jsonl, judged one after the other.
 class MetricsLines {
  public:
@@ -96,10 +111,15 @@ void add_status(const fs::path& run, Inspection& result) {
     result.problems.push_back(fmt::format("{}: is missing", path.string()));
     return;
   }
+  if (!is_file(path, result.problems)) return;
   std::ifstream file(path);
   const auto status = nlohmann::json::parse(file, nullptr, false);
   if (status.is_discarded()) {
     result.problems.push_back(fmt::format("{}: is not valid JSON", path.string()));
+    return;
+  }
+  if (status_of(status).empty()) {
+    result.problems.push_back(fmt::format("{}: has no text 'status'", path.string()));
     return;
   }
   result.text += fmt::format("  status      {}\n", fields_text(status));
@@ -127,7 +147,7 @@ void add_metrics(const fs::path& run, Inspection& result) {
   const fs::path path = run / "metrics.jsonl";
   result.data["last_metrics"] = nlohmann::json::array();
   result.data["split_trials"] = nlohmann::json::array();
-  if (!fs::exists(path)) {
+  if (!is_file(path, result.problems)) {
     result.text += "  no metrics.jsonl\n";
     return;
   }
@@ -189,9 +209,12 @@ void add_checkpoint(const fs::path& folder, ReadContents contents, Inspection& r
 void add_checkpoints(const fs::path& run, ReadContents contents, Inspection& result) {
   result.data["checkpoints"] = nlohmann::json::array();
   std::vector<fs::path> folders;
-  if (fs::exists(run / "checkpoints")) {
+  if (is_folder(run / "checkpoints", result.problems)) {
     for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
-      if (entry.is_directory()) folders.push_back(entry.path());
+      const std::string name = entry.path().filename().string();
+      const bool is_aside = name.find(".damaged") != std::string::npos || name.find(".incomplete") != std::string::npos;
+      if (!is_aside && !is_folder(entry.path(), result.problems)) continue;
+      folders.push_back(entry.path());
     }
   }
   std::sort(folders.begin(), folders.end());
@@ -202,6 +225,16 @@ void add_checkpoints(const fs::path& run, ReadContents contents, Inspection& res
 /// What every run has once it has come so far: a run that failed at its start may lack them.
 void add_missing(const fs::path& run, Inspection& result) {
   const auto& checkpoints = result.data["checkpoints"];
+  int64_t reached = 0;
+  for (const auto& entry : checkpoints) {
+    if (entry["complete"]) reached = std::max(reached, entry["step"].get<int64_t>());
+  }
+  for (const auto& attempt : result.data["log"]) reached = std::max(reached, attempt["end_step"].get<int64_t>());
+  const int64_t told = is_held(run) || !loses_no_step(run) ? 0 : last_logged_step(run);
+  if (told > reached) {
+    result.problems.push_back(fmt::format("{}: tells of {} steps, but checkpoints and gradient log only reach step {}",
+                                          (run / "metrics.jsonl").string(), told, reached));
+  }
   const bool has_trained =
       status_of(result.data["status"]) == "finished" ||
       std::any_of(checkpoints.begin(), checkpoints.end(), [](const auto& entry) { return entry["complete"]; });

@@ -198,10 +198,12 @@ std::optional<int64_t> first_base(const fs::path& run, GradientLogReader& log, i
   if (from >= 0) {
     throw InputError(run.string(), "log", fmt::format("no checkpoint of step {} with records behind it", from));
   }
+  for (const std::string& problem : log.problems()) fmt::print(stderr, "hat: {}\n", problem);
   throw InputError(run.string(), "log",
                    log.attempts().empty() ? "is missing or unreadable: there is nothing to replay"
-                                          : "holds no complete step that follows a checkpoint; train with log.keep = "
-                                            "all, and not with log.payload = none");
+                                          : "holds no step that is complete on all servers and follows a checkpoint: "
+                                            "train with log.keep = all, and not with log.payload = none, and see what "
+                                            "'hat inspect' says of its files");
 }
 
 void say(const Comparison& comparison) {

@@ -67,16 +67,28 @@ fs::path existing_part(fs::path path) {
   return path;
 }
 
-/// A log that begins with something else would hide behind the lines to come: it is kept beside the new one.
-void set_damaged_log_aside(const fs::path& run) {
+void set_aside(const fs::path& path, const std::string& why) {
+  fs::path kept = path.string() + ".damaged";
+  for (int n = 2; fs::exists(kept); ++n) kept = fmt::format("{}.damaged-{}", path.string(), n);
+  fmt::print(stderr, "hat: {}: cannot be continued, is kept as {} ({})\n", path.string(), kept.filename().string(),
+             why);
+  rename_durably(path, kept);
+}
+
+/// What is in the way of the run's own files and folders is kept beside them. A log that begins with something else
+/// would hide behind the lines to come.
+void set_damaged_aside(const fs::path& run) {
+  for (const char* name : {"status.json", "metrics.jsonl", "metrics.h5", "metrics.h5.tmp"}) {
+    if (fs::exists(run / name) && !fs::is_regular_file(run / name)) set_aside(run / name, "it is no file");
+  }
+  for (const char* name : {"checkpoints", "log"}) {
+    if (fs::exists(run / name) && !fs::is_directory(run / name)) set_aside(run / name, "it is no folder");
+  }
   const fs::path path = run / "metrics.jsonl";
   std::ifstream file(path, std::ios::binary);
   std::string line;
   if (!std::getline(file, line) || nlohmann::json::parse(line, nullptr, false).is_object()) return;
-  const fs::path kept = path.string() + ".damaged";
-  fmt::print(stderr, "hat: {}: cannot be continued, is kept as {} (its first line is no JSON object)\n", path.string(),
-             kept.filename().string());
-  rename_durably(path, kept);
+  set_aside(path, "its first line is no JSON object");
 }
 
 void try_to_write_in(const fs::path& folder, const fs::path& run) {
@@ -169,7 +181,7 @@ std::unique_ptr<RunFolderLock> make_run_folder(const RunPlan& plan, std::unique_
   auto lock = held ? std::move(held) : std::make_unique<RunFolderLock>(run);
   check_holds_no_run(plan.deck);   // of another process that began at the same time
   fs::remove(failure_claim(run));  // of an earlier start, whose failure could not be noted
-  set_damaged_log_aside(run);
+  set_damaged_aside(run);
   for (const fs::path& aside : set_incomplete_aside(run)) {
     fmt::print(stderr, "hat: {}: is no complete checkpoint, is kept as {}\n",
                fs::path(aside).replace_extension().string(), aside.filename().string());
@@ -228,6 +240,13 @@ int64_t last_logged_step(const fs::path& run) {
   const auto parsed = nlohmann::json::parse(newest, nullptr, false);
   const auto step = parsed.is_object() ? parsed.find("step") : parsed.end();
   return parsed.is_object() && step != parsed.end() && step->is_number_integer() ? step->get<int64_t>() : 0;
+}
+
+bool loses_no_step(const fs::path& run) {
+  std::ifstream file(run / "deck.toml");
+  const std::string deck(std::istreambuf_iterator<char>(file), {});
+  const std::string payload = stored_value(deck, "log.payload").value_or("");
+  return (payload == "\"sum\"" || payload == "\"push\"") && stored_value(deck, "log.durability") == "\"commit\"";
 }
 
 std::optional<Element> last_arithmetic(const fs::path& run) {

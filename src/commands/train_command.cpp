@@ -67,9 +67,8 @@ class Survival {
       try {
         // As one rank sees it: file systems of several hosts may differ for a moment.
         if (has_lost_ranks_) deck.resume = world_->broadcast(goes_on_in(deck) ? "yes" : "", 0) == "yes";
-        const ExitCode code =
-            run_training(*world_, deck, deck_text,
-                         {.watchdog = &watchdog_, .watch = watch_.get(), .begin_s = begin_s, .blame = blame_});
+        const ExitCode code = run_training(
+            *world_, deck, deck_text, {.watchdog = &watchdog_, .watch = watch_, .begin_s = begin_s, .blame = blame_});
         // (Ranks of a job that was split are refused where the others train.)
         if (code != ExitCode::success && has_lost_ranks_ && world_->rank() == 0 && !is_held(deck.output) &&
             !has_failed(deck.output)) {
@@ -86,19 +85,23 @@ class Survival {
     }
   }
 
-  /// MPI_Finalize would wait for the dead, as would freeing what they had a part in.
-  [[noreturn]] static void leave(ExitCode code) {
+  /// MPI_Finalize would wait for the dead, as would freeing what they had a part in. The launcher would wait for
+  /// whoever stands still.
+  [[noreturn]] void leave(ExitCode code) {
     std::fflush(nullptr);
+    watch_->see_off();
     std::_Exit(static_cast<int>(code));
   }
   /// The same behind a collective, messages of which this rank may still have to deliver: without them the others would
   /// take it for lost.
-  [[noreturn]] static void leave_with_the_others(ExitCode code) {
+  [[noreturn]] void leave_with_the_others(ExitCode code) {
     constexpr unsigned kPause_us = 500'000;
     ::usleep(kPause_us);
     leave(code);
   }
   bool has_lost_ranks() const { return has_lost_ranks_; }
+  /// Null: a death ends the job. It is there until the process ends.
+  const RankWatch* watch() const { return watch_; }
 
  private:
   /// Or the run had not begun.
@@ -112,13 +115,15 @@ class Survival {
   };
 
   void look_after_ranks(std::unique_ptr<RankWatch> watch) {
-    watch_ = std::move(watch);
-    world_->look_while_waiting([seen = watch_.get()] { seen->throw_if_lost(); });
+    // For ever: what the ranks of a lost job were doing refers to theirs, and the watchdog of MPI_Finalize asks for it.
+    static std::vector<std::unique_ptr<RankWatch>> watches;
+    watch_ = watches.emplace_back(std::move(watch)).get();
+    world_->look_while_waiting([seen = watch_] { seen->throw_if_lost(); });
+    watchdog_.set_before_end([seen = watch_] { seen->kill_stopped(); });
     heed_trouble();
   }
   void heed_trouble() {
-    watchdog_.set_trouble([seen = watch_.get()] { return seen->describe_gone(); },
-                          [seen = watch_.get()] { seen->kill_stopped(); });
+    watchdog_.set_trouble([seen = watch_] { return seen->describe_gone(); });
   }
 
   void regroup_after(const RankLost& lost, const Deck& deck) {
@@ -140,8 +145,7 @@ class Survival {
       watchdog_.enter("making a communicator of the survivors", start_patience_s(deck));
       fault_point(FaultPoint::regroup);
       world_ = new Communicator(world_->subset({ranks.begin(), ranks.end()}));  // never freed
-      // Nor is the watch: what the ranks were doing still refers to it.
-      look_after_ranks(std::make_unique<RankWatch>(*world_, *watch_.release(), ranks));
+      look_after_ranks(std::make_unique<RankWatch>(*world_, *watch_, ranks));
     } catch (const Error& error) {
       fmt::print(stderr, "hat: {}; {}\n", lost.what(), error.what());
       leave(ExitCode::failure);
@@ -155,7 +159,7 @@ class Survival {
   const Communicator* world_;
   Watchdog& watchdog_;
   KeyBlame blame_;
-  std::unique_ptr<RankWatch> watch_;  // of the world; null: a death ends the job
+  RankWatch* watch_ = nullptr;  // of the world; null: a death ends the job
   bool has_lost_ranks_ = false;
 };
 
@@ -171,23 +175,30 @@ ExitCode train(OptionSet& options, Deck& deck, const std::optional<fs::path>& de
     fmt::print(stderr, "hat: {}\n", line);
     return static_cast<int>(ExitCode::failure);
   });
-  watchdog.enter("MPI_Init", start_patience_s(deck));
-  MpiEnvironment mpi;
-  const Communicator world = Communicator::world();
-  watchdog.enter("reading the deck on all ranks", start_patience_s(deck));
-  ExitCode code = on_all_ranks(world, [&] {
-    refuse_accidental_singleton();
-    if (problem) std::rethrow_exception(problem);
-    if (deck.fault.at != FaultPoint::none && deck.fault.rank >= world.size()) {
-      throw options.error("fault.rank", fmt::format("the job has ranks 0 to {}", world.size() - 1));
+  ExitCode code = ExitCode::success;
+  const RankWatch* watch = nullptr;
+  {
+    watchdog.enter("MPI_Init", start_patience_s(deck));
+    const MpiEnvironment mpi;
+    const Communicator world = Communicator::world();
+    watchdog.enter("reading the deck on all ranks", start_patience_s(deck));
+    code = on_all_ranks(world, [&] {
+      refuse_accidental_singleton();
+      if (problem) std::rethrow_exception(problem);
+      if (deck.fault.at != FaultPoint::none && deck.fault.rank >= world.size()) {
+        throw options.error("fault.rank", fmt::format("the job has ranks 0 to {}", world.size() - 1));
+      }
+    });
+    if (code == ExitCode::success) {
+      Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
+      code = survival.run(deck, options.effective(), begin_s);
+      if (survival.has_lost_ranks()) survival.leave_with_the_others(code);
+      watch = survival.watch();
     }
-  });
-  if (code == ExitCode::success) {
-    Survival survival(world, watchdog, [&options](const KeyError& bad) { return options.error(bad); });
-    code = survival.run(deck, options.effective(), begin_s);
-    if (survival.has_lost_ranks()) Survival::leave_with_the_others(code);
+    watchdog.enter("MPI_Finalize", start_patience_s(deck));
   }
-  watchdog.enter("MPI_Finalize", start_patience_s(deck));
+  watchdog.leave();
+  if (watch != nullptr) watch->see_off();
   return code;
 }
 

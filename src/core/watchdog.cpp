@@ -36,9 +36,13 @@ void Watchdog::set_last_word(LastWord last_word) {
   last_word_ = std::move(last_word);
 }
 
-void Watchdog::set_trouble(Trouble trouble, std::function<void()> before_end) {
+void Watchdog::set_trouble(Trouble trouble) {
   const std::lock_guard lock(mutex_);
   trouble_ = std::move(trouble);
+}
+
+void Watchdog::set_before_end(std::function<void()> before_end) {
+  const std::lock_guard lock(mutex_);
   before_end_ = std::move(before_end);
 }
 

@@ -90,9 +90,9 @@ class GradientLogReader {
   int64_t kept_bytes_ = 0;  // of rows_
 };
 
-/// Takes back the marks of killed writers, so that h5dump opens the files; for a run that nobody trains in. No reader
-/// of this process may be left: HDF5 opens a file that it has open already without looking at its mark. Waits up to two
-/// seconds for writers that are still dying; says on stderr which files keep their mark.
+/// Takes back the marks of killed writers, so that h5dump opens the files, and removes empty files; for a run that
+/// nobody trains in. No reader of this process may be left: HDF5 opens a file that it has open already without looking
+/// at its mark. Waits up to two seconds for writers that are still dying; says on stderr which files keep their mark.
 void clear_log_writers(const std::filesystem::path& run);
 
 /// log.keep = recovery: removes the files that recovery from a checkpoint of step `step` or a later one never reads.

@@ -30,9 +30,10 @@ class Watchdog {
   void set_last_word(LastWord last_word);
   /// Why a watched phase can never end ("rank 4 has died"), empty where nothing is known of; asked now and then on the
   /// watchdog's thread, and believed when it has said so for a while: what happened may be noticed elsewhere, too.
-  /// `before_end`: what is done about it when this process ends.
   using Trouble = std::function<std::string()>;
-  void set_trouble(Trouble trouble, std::function<void()> before_end = {});
+  void set_trouble(Trouble trouble);
+  /// What is done, on the watchdog's thread, when it ends this process.
+  void set_before_end(std::function<void()> before_end);
   /// Who sees to it that trouble does not hold a phase up: the watchdog by ending the process, or the caller, who looks
   /// for it himself in whatever he waits for, and may go on.
   enum class TroubleIsFor { watchdog, caller };
