@@ -4,7 +4,8 @@
 
 namespace hat {
 
-const Operations& operations(DeviceKind) {
+const Operations& operations(DeviceKind kind) {
+  if (kind == DeviceKind::cuda) return cuda::cuda_operations();
   static constexpr Operations kCpu = {
       .gemm = cpu::gemm,
       .embedding_forward = cpu::embedding_forward,

@@ -6,6 +6,12 @@
 /// give equal bits on a device.
 namespace hat::cuda {
 
+void gemm(const Stream& stream, Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
+          int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
+          int64_t ldc);
+/// y = x rounded to bf16, (rows, columns) with rows so many elements apart; what lies between rows of y is undefined.
+void round_rows(const Stream& stream, int64_t rows, int64_t columns, const float* x, int64_t x_stride, bfloat16* y,
+                int64_t y_stride);
 void embedding_forward(const Stream& stream, int64_t T, int64_t C, const int32_t* tokens, const int32_t* positions,
                        const float* table, const float* position_table, float* y);
 void embedding_backward(const Stream& stream, int64_t T, int64_t C, const int32_t* tokens, const int32_t* positions,
@@ -54,8 +60,5 @@ void fill(const Stream& stream, int64_t n, float value, float* y);
 void scale(const Stream& stream, int64_t n, float alpha, float* y);
 void sum_of_squares(const Stream& stream, int64_t n, const float* x, double* sum);
 void count_sketch(const Stream& stream, int64_t n, const float* x, float* sketch, double* sum_of_squares);
-
-/// The table of all of them; gemm is null.
-const Operations& cuda_operations();
 
 }  // namespace hat::cuda

@@ -4,7 +4,7 @@ namespace hat::cuda {
 
 const Operations& cuda_operations() {
   static constexpr Operations kCuda = {
-      .gemm = nullptr,
+      .gemm = gemm,
       .embedding_forward = embedding_forward,
       .embedding_backward = embedding_backward,
       .rmsnorm_forward = rmsnorm_forward,

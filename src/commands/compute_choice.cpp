@@ -18,10 +18,10 @@ std::optional<Recompute> first_that_fits(Recompute wanted, const std::function<i
 }
 
 ExitCode measure_slowest(const Communicator& world, bool measuring, const ModelConfig& model,
-                         const ComputeOptions& options, ProductTimes& slowest) {
+                         const ComputeOptions& options, ProductTimes& slowest, int device_index) {
   ProductTimes times;
   const ExitCode code = on_all_ranks(world, [&] {
-    if (measuring) times = measure_products(model, options);
+    if (measuring) times = measure_products(model, options, device_index);
   });
   if (code != ExitCode::success) return code;
   const auto of_all = [&](double seconds) {

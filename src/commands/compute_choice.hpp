@@ -17,10 +17,10 @@ std::vector<Recompute> levels_of(Recompute wanted);
 std::optional<Recompute> first_that_fits(Recompute wanted, const std::function<int64_t(Recompute)>& bytes,
                                          int64_t limit);
 
-/// Times the model's products on every rank that is `measuring`, all at once, and gives all ranks the times of the
-/// slowest. Collective; an error of any rank is printed, and is the exit code of all.
+/// Times the model's products on every rank that is `measuring`, all at once, each on its device of that index, and
+/// gives all ranks the times of the slowest. Collective; an error of any rank is printed, and is the exit code of all.
 ExitCode measure_slowest(const Communicator& world, bool measuring, const ModelConfig& model,
-                         const ComputeOptions& options, ProductTimes& slowest);
+                         const ComputeOptions& options, ProductTimes& slowest, int device_index = 0);
 /// The arithmetic in which the products took less time.
 Element faster_of(const ProductTimes& times);
 

@@ -6,6 +6,7 @@
 #include <numbers>
 #include <string>
 
+#include "commands/device_choice.hpp"
 #include "commands/loaded_model.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/config/checks.hpp"
@@ -25,6 +26,7 @@ struct EvalOptions {
   std::string data;
   int64_t tokens = 0;
   int64_t threads = 1;
+  std::string device = "cpu";
   bool json = false;
 };
 
@@ -105,7 +107,8 @@ void print(const Evaluation& result, const LoadedModel& model, const Dataset& da
 
 ExitCode eval(OptionSet& keys, const EvalOptions& options) {
   keys.load(std::nullopt);
-  LoadedModel model(options.model, static_cast<int>(options.threads));
+  const DeviceKind device = keys.naming_places([&] { return device_for_one(options.device); });
+  LoadedModel model(options.model, static_cast<int>(options.threads), device);
   const CheckpointState& state = model.checkpoint().state();
   const bool use_recorded = options.data.empty();
   if (use_recorded && !std::filesystem::exists(state.dataset_path)) {
@@ -133,6 +136,8 @@ CommandBody add_eval(CLI::App& app) {
   keys->add("data", options->data, "Dataset written by 'hat tokenize'; empty: the one the model was trained on");
   keys->add("tokens", options->tokens, "At most this many tokens, whole documents; 0: all")->check(integer_in(0));
   keys->add("threads", options->threads, "Threads of the arithmetic")->check(integer_in(1, 4096));
+  keys->add("device", options->device, "What computes: cpu, cuda, or auto: cuda where there is a device")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_flag("--json", options->json, "Print a JSON object instead of the table")->check(true_or_false());
   return [keys, options] { return eval(*keys, *options); };
 }

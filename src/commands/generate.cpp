@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "commands/device_choice.hpp"
 #include "commands/loaded_model.hpp"
 #include "hat/commands/commands.hpp"
 #include "hat/commands/generation.hpp"
@@ -20,11 +21,13 @@ struct GenerateOptions {
   double temperature = 0.8;
   uint64_t seed = 1;
   int64_t threads = 1;
+  std::string device = "cpu";
 };
 
 ExitCode generate(OptionSet& keys, const GenerateOptions& options) {
   keys.load(std::nullopt);
-  LoadedModel model(options.model, static_cast<int>(options.threads));
+  const DeviceKind device = keys.naming_places([&] { return device_for_one(options.device); });
+  LoadedModel model(options.model, static_cast<int>(options.threads), device);
   const CheckpointReader& checkpoint = model.checkpoint();
   const auto tokenizer = make_tokenizer(checkpoint.state().tokenizer, checkpoint.folder().string());
   fmt::print("{}\n", generate_text(model.transformer(), model.parameters(), *tokenizer, options.prompt, options.tokens,
@@ -49,6 +52,8 @@ CommandBody add_generate(CLI::App& app) {
       ->check(real_in(0, 100));
   keys->add("seed", options->seed, "Seed of the sampling")->check(integer_in(0));
   keys->add("threads", options->threads, "Threads of the arithmetic")->check(integer_in(1, 4096));
+  keys->add("device", options->device, "What computes: cpu, cuda, or auto: cuda where there is a device")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   return [keys, options] { return generate(*keys, *options); };
 }
 

@@ -20,6 +20,7 @@
 #include "hat/config/option_set.hpp"
 #include "hat/core/build_info.hpp"
 #include "hat/core/text.hpp"
+#include "hat/device/cuda.hpp"
 #include "hat/device/cuda_driver.hpp"
 #include "hat/io/hdf5.hpp"
 
@@ -56,7 +57,7 @@ Section describe_build() {
                    {"HDF5", hdf5::library_version()},
                    {"CUDA toolkit", build.cuda_found ? build.cuda_version : "not found"},
                    {"NCCL", build.nccl_found ? "found" : "not found"},
-                   {"CUDA kernels", "none in this release"}};
+                   {"CUDA kernels", cuda::built_for().empty() ? "not built in" : "for " + cuda::built_for()}};
   return section;
 }
 

@@ -2,9 +2,10 @@
 
 namespace hat {
 
-LoadedModel::LoadedModel(const std::filesystem::path& path, int threads)
-    : reader_(path), transformer_(reader_.state().model, {.threads = threads, .recompute = Recompute::full}) {
-  const Stream stream{Device{.kind = DeviceKind::cpu, .index = 0, .threads = threads}};
+LoadedModel::LoadedModel(const std::filesystem::path& path, int threads, DeviceKind device)
+    : reader_(path),
+      transformer_(reader_.state().model, {.threads = threads, .recompute = Recompute::full, .device = device}) {
+  const Stream stream(transformer_.options().device_at(0));
   for (const std::vector<float>& values : read_parameters(reader_, transformer_.layout())) {
     blocks_.emplace_back(stream.device(), static_cast<int64_t>(values.size()));
     copy_to_device(stream, values.data(), blocks_.back().data(), blocks_.back().size());

@@ -12,7 +12,8 @@ namespace hat {
 class LoadedModel {
  public:
   /// `path`: a run folder (its newest checkpoint), a checkpoint folder or its checkpoint.h5. Throws InputError.
-  LoadedModel(const std::filesystem::path& path, int threads);
+  /// On device 0 of its kind.
+  LoadedModel(const std::filesystem::path& path, int threads, DeviceKind device);
 
   Transformer& transformer() { return transformer_; }
   const ParameterPointers& parameters() const { return pointers_; }

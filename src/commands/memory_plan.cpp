@@ -8,6 +8,7 @@
 #include "hat/core/error.hpp"
 #include "hat/core/text.hpp"
 #include "hat/gradient/node_slots.hpp"
+#include "hat/kernels/operations.hpp"
 #include "hat/ledger/sequence_cut.hpp"
 #include "hat/model/flop_count.hpp"
 #include "hat/model/transformer.hpp"
@@ -89,6 +90,9 @@ int64_t gang_activations(const RunPlan& plan, const UnitSizes& sizes, Transforme
 WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
   ComputeOptions options = plan.compute;
   options.recompute = recompute;
+  // Only sizes are asked for, also by ranks that have no such device.
+  options.operations = &operations(options.device);
+  options.device = DeviceKind::cpu;
   Transformer model(plan.deck.model, options);
   int64_t activations = model.buffer_bytes(sizes.tokens, std::min(sizes.tokens, sizes.longest));
   if (plan.forms_gangs() && sizes.longest > 1) {

@@ -39,8 +39,10 @@ void describe_compute(const RunSetup& setup) {
   } else if (setup.keeps_arithmetic) {
     why = " (auto: as before in this run)";
   }
-  fmt::print("precision: {}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic), why,
-             name_of(plan.deck.pull_format), compute.threads, compute.threads == 1 ? "" : "s");
+  fmt::print("device: {}\n", setup.devices);
+  fmt::print("precision: {}{}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic),
+             compute.tf32 ? " (products in TF32)" : "", why, name_of(plan.deck.pull_format), compute.threads,
+             compute.threads == 1 ? "" : "s");
   if (setup.fewest_cores < compute.threads) {
     fmt::print(
         "warning: worker.threads = {}, but a worker is bound to {} core{}; mpirun --map-by slot:PE={} (or --bind-to "

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "commands/all_ranks.hpp"
+#include "commands/device_choice.hpp"
 #include "commands/machine.hpp"
 #include "commands/run_folder.hpp"
 #include "hat/core/stop_signal.hpp"
@@ -68,7 +69,8 @@ ExitCode choose_precision(const Communicator& world, RunSetup& setup) {
     setup.keeps_arithmetic = true;
     return ExitCode::success;
   }
-  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times);
+  const ExitCode code = measure_slowest(world, setup.worker >= 0, plan.deck.model, plan.compute, setup.product_times,
+                                        setup.worker >= 0 ? plan.device_of(setup.worker) : 0);
   if (code != ExitCode::success) return code;
   plan.compute.arithmetic = faster_of(setup.product_times);
   return ExitCode::success;
@@ -158,7 +160,11 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
     share = worker_share(plan, node_of_rank, node, machine.available_bytes);
   });
   if (code != ExitCode::success) return code;
-  share = -world.all_reduce_max(-share);  // of the node with the least
+  code = checked([&] {
+    if (setup.worker >= 0 && plan.compute.device == DeviceKind::cuda) share = std::min(share, device_share(setup));
+  });
+  if (code != ExitCode::success) return code;
+  share = -world.all_reduce_max(-share);  // of the node, or device, with the least
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
   return checked([&] {
     const MemoryChoice choice = choose_by_memory(plan, setup.units, share);

@@ -31,6 +31,8 @@ struct RunSetup {
   ProductTimes product_times;     ///< zero: not measured
   bool keeps_arithmetic = false;  ///< of the start before (precision auto)
   int64_t fewest_cores = 0;       ///< that a worker may use
+  std::string devices;            ///< what workers compute on, in words
+  int device_sharers = 1;         ///< workers on the CUDA device of this one, itself included
   int server = -1;                ///< number of this rank's server, or -1
   int worker = -1;
   Watchdog* watchdog = nullptr;

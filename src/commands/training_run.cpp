@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "commands/all_ranks.hpp"
+#include "commands/device_choice.hpp"
 #include "commands/recovery.hpp"
 #include "commands/run_deadline.hpp"
 #include "commands/run_description.hpp"
@@ -134,6 +135,7 @@ ExitCode train_with(RunSetup& setup, const Communicator& world, const Deck& deck
   setup.enter("checking deck and data on all ranks", bytes_of_files(deck.data.path));
   code = on_all_ranks(
       world, [&] { prepare_run(world, node_of_rank, deck, deck_text, setup); }, surroundings.blame);
+  if (code == ExitCode::success) code = choose_device(world, node_of_rank, setup, surroundings.blame);
   if (code != ExitCode::success || is_stopped(world)) return code;
   RecoveryPlan found;
   if (deck.resume) {
@@ -216,8 +218,9 @@ ExitCode run_training(const Communicator& world, const Deck& deck, const std::st
 ExitCode check_training(const Communicator& world, const Deck& deck, const KeyBlame& blame) {
   const std::vector<int> node_of_rank = world.node_of_rank();
   RunSetup setup;
-  const ExitCode code = on_all_ranks(
+  ExitCode code = on_all_ranks(
       world, [&] { prepare_run(world, node_of_rank, deck, "", setup); }, blame);
+  if (code == ExitCode::success) code = choose_device(world, node_of_rank, setup, blame);
   return code == ExitCode::success ? choose_compute(world, node_of_rank, setup, blame) : code;
 }
 

@@ -76,7 +76,10 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       ->check(integer_in(0, kMostTokens));
   options.add("unit_tokens", deck.unit_tokens, "Target tokens of a task unit; 0: from batch_tokens and the workers")
       ->check(integer_in(0, kMostTokens));
-  options.add("device", deck.device, "Where workers compute: auto, cpu or cuda")
+  options
+      .add("device", deck.device,
+           "Where workers compute: cpu; cuda, each on a device of its own among those that it sees; auto: cuda where "
+           "every worker has one, else cpu")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
   options.add_flag("resume", deck.resume,
@@ -103,6 +106,10 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options
       .add("worker.chunk_tokens", deck.worker.chunk_tokens, "Tokens of a unit that projections and mlps take at a time")
       ->check(integer_in(1, kMostTokens));
+  options.add_flag("worker.tf32", deck.worker.tf32,
+                   "On CUDA devices: matrix products in fp32 round their operands to 10 bits of mantissa");
+  options.add_flag("worker.share_device", deck.worker.share_device,
+                   "Let several workers compute on one CUDA device, where there are fewer devices than workers");
   options.add("log.every", deck.log_every, "Steps between progress lines")->check(integer_in(1, kMany));
   options
       .add("timeout_s", deck.timeout_s,
@@ -505,7 +512,9 @@ void resolve_presets(const OptionSet& options, Deck& deck) {
   if (deck.trace.steps > 0 && !deck.trace.enabled)
     refuse(options, "trace.steps", "no trace is recorded; set trace = true", {"trace"});
   check_emulation(options, deck.emulation);
-  if (deck.device == "cuda") refuse(options, "device", "this build has no CUDA kernels");
+  if (deck.device == "cpu" && deck.worker.tf32) {
+    refuse(options, "worker.tf32", "is for CUDA devices, and device is cpu", {"device"});
+  }
   if (deck.output.empty()) refuse(options, "output", "is empty; name a folder");
   if (deck.data.path.empty()) refuse(options, "data.path", "is not set; name a dataset made by 'hat tokenize'");
 }

@@ -42,7 +42,7 @@ void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const
   }
   compute(pass, keys_values(), parameters, x);
   if (purpose != Forward::repeated) {
-    pass.stream.synchronize();
+    pass.wait();
     pass.exchange->send_keys_values(layer_, split(pass.batch, qkv(pass)).k);
   }
   compute(pass, queries(), parameters, x);
@@ -151,7 +151,7 @@ void AttentionBlock::backward_ranges(const PassContext& pass) {
     const ConstValues earlier = pass.exchange->wait_earlier(layer_, member);
     attend({.keys = range.tokens_of(member), .first = member == 0}, earlier, earlier + kv_width(), d_earlier,
            d_earlier + kv_width());
-    pass.stream.synchronize();
+    pass.wait();
     pass.exchange->send_gradients(layer_, member, d_earlier);
   }
   attend({.keys = range.tokens(), .causal = true, .first = range.member == 0}, own.k, own.v, d_own.k, d_own.v);
@@ -164,7 +164,7 @@ void AttentionBlock::add_later(const PassContext& pass) {
     const float* later = pass.exchange->wait_later(layer_, member);
     pass.ops.residual_forward(pass.stream, range.tokens(), keys_values().width, later, nullptr, d_own.k);
   }
-  pass.stream.synchronize();
+  pass.wait();
 }
 
 void AttentionBlock::backward(const PassContext& pass, const Columns& columns, const float* parameters, const float* x,

@@ -46,11 +46,11 @@ void HeadBlock::for_each_piece(const PassContext& pass, const float* parameters,
 
 double HeadBlock::sum_nats(const PassContext& pass) {
   const int64_t T = pass.batch.tokens;
-  host_nats_.resize(static_cast<size_t>(T));
+  host_nats_.grow(pass.stream.device(), T);
   copy_to_host(pass.stream, row_nats_.data(), host_nats_.data(), T);
-  pass.stream.synchronize();
+  pass.wait();
   double sum = 0.0;
-  for (const double value : host_nats_) sum += value;
+  for (const double value : host_nats_.span().first(static_cast<size_t>(T))) sum += value;
   return sum;
 }
 

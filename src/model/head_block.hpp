@@ -1,5 +1,4 @@
 #pragma once
-#include <vector>
 
 #include "norm.hpp"
 
@@ -53,7 +52,7 @@ class HeadBlock {
   DeviceBuffer<float> d_normed_;   ///< (rows_, C)
   DeviceBuffer<float> logits_;     ///< (rows_, logits_stride_)
   DeviceBuffer<double> row_nats_;  ///< (T)
-  std::vector<double> host_nats_;
+  PinnedBuffer<double> host_nats_;
 };
 
 }  // namespace hat

@@ -8,6 +8,7 @@
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 #include "hat/model/range_exchange.hpp"
+#include "hat/model/transformer.hpp"
 
 namespace hat {
 
@@ -87,7 +88,11 @@ struct PassContext {
   Scratch& scratch;
   Element arithmetic;
   int64_t chunk_tokens;
-  RangeExchange* exchange;  ///< of the batch's range; null: whole documents
+  PassObserver& observer;
+  RangeExchange* exchange;  ///< of the batch's range, its arrays in the device's memory; null: whole documents
+
+  /// Until what was put into the stream has ended.
+  void wait() const { observer.wait_for(stream); }
 };
 
 /// Rows [begin, begin + rows) of a batch.

@@ -40,20 +40,20 @@ std::map<Matrix, double> matrices_of(const ModelConfig& config) {
   return result;
 }
 
-DeviceBuffer<float> random_buffer(const Device& device, int64_t count) {
-  DeviceBuffer<float> buffer(device, count);
+DeviceBuffer<float> random_buffer(const Stream& stream, int64_t count) {
+  DeviceBuffer<float> buffer(stream.device(), count);
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_uniform(1, 0, i)) - 0.5F;
-  copy_to_device(Stream(device), values.data(), buffer.data(), count);
+  copy_to_device(stream, values.data(), buffer.data(), count);
+  stream.synchronize();
   return buffer;
 }
 
 }  // namespace
 
-ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& options) {
-  const Device device{.kind = DeviceKind::cpu, .index = 0, .threads = options.threads};
-  const Stream stream(device);
-  const Operations& ops = operations(device.kind);
+ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& options, int device_index) {
+  const Stream stream(options.device_at(device_index));
+  const Operations& ops = operations(options.device);
   const std::map<Matrix, double> matrices = matrices_of(config);
   int64_t longest_side = 0;
   int64_t largest = 0;
@@ -61,10 +61,10 @@ ProductTimes measure_products(const ModelConfig& config, const ComputeOptions& o
     longest_side = std::max({longest_side, matrix.rows, matrix.columns});
     largest = std::max(largest, matrix.rows * matrix.columns);
   }
-  const DeviceBuffer<float> x = random_buffer(device, kTokens * longest_side);
-  const DeviceBuffer<float> y = random_buffer(device, kTokens * longest_side);
-  const DeviceBuffer<float> weight = random_buffer(device, largest);
-  DeviceBuffer<float> out(device, std::max(largest, kTokens * longest_side));
+  const DeviceBuffer<float> x = random_buffer(stream, kTokens * longest_side);
+  const DeviceBuffer<float> y = random_buffer(stream, kTokens * longest_side);
+  const DeviceBuffer<float> weight = random_buffer(stream, largest);
+  DeviceBuffer<float> out(stream.device(), std::max(largest, kTokens * longest_side));
   const auto seconds = [&](Element arithmetic, const Matrix& m) {
     double best = 1e300;
     for (int run = 0; run < kRuns; ++run) {

@@ -9,6 +9,7 @@
 #include "hat/model/flop_count.hpp"
 #include "head_block.hpp"
 #include "mlp_block.hpp"
+#include "staged_exchange.hpp"
 
 namespace hat {
 
@@ -36,16 +37,17 @@ size_t mlp_index(size_t layer) { return 2 + 2 * layer; }
 }  // namespace
 
 struct Transformer::Impl {
-  Impl(const ModelConfig& model, const ComputeOptions& compute)
+  Impl(const ModelConfig& model, const ComputeOptions& compute, const Stream& own_stream)
       : config(model),
         options(compute),
         layout(make_layout(model)),
-        device{.kind = DeviceKind::cpu, .index = 0, .threads = compute.threads},
-        stream(device),
+        stream(own_stream),
+        device(stream.device()),
         ops(compute.operations == nullptr ? operations(device.kind) : *compute.operations),
         upload(model, device),
         head(model, layout.blocks.back()),
-        scratch(compute.arithmetic) {
+        scratch(compute.arithmetic),
+        staged(stream, compute.arithmetic) {
     if (options.threads < 1) throw Error(fmt::format("a model cannot run on {} threads", options.threads));
     if (options.recompute == Recompute::automatic) throw Error("what a model keeps must be decided before it is made");
     if (options.chunk_tokens < 1) throw Error(fmt::format("a chunk cannot have {} tokens", options.chunk_tokens));
@@ -60,12 +62,16 @@ struct Transformer::Impl {
   }
 
   size_t head_index() const { return layout.blocks.size() - 1; }
-  PassContext context(const DeviceBatch& batch, RangeExchange* exchange) {
+  PassContext context(const DeviceBatch& batch, PassObserver& observer, RangeExchange* exchange) {
     if ((batch.range != nullptr) != (exchange != nullptr)) {
       throw Error(batch.range != nullptr ? "a range of a document cannot be computed without those before it"
                                          : "whole documents have nothing to exchange");
     }
-    return {ops, stream, batch, scratch, options.arithmetic, options.chunk_tokens, exchange};
+    if (exchange != nullptr && device.kind != DeviceKind::cpu) {
+      staged.begin(*exchange, observer, *batch.range, kv_width());
+      exchange = &staged;
+    }
+    return {ops, stream, batch, scratch, options.arithmetic, options.chunk_tokens, observer, exchange};
   }
 
   /// All buffers whose size follows from the tokens of a batch; `range` is null for whole documents.
@@ -186,8 +192,8 @@ struct Transformer::Impl {
         config.family == ModelFamily::gpt2 ? d_tokens + layout.blocks[kEmbedding].tensors[1].offset : nullptr;
     ops.embedding_backward(stream, pass.batch.tokens, config.width, pass.batch.inputs, pass.batch.positions,
                            d_residual.data(), d_tokens, d_positions);
-    stream.synchronize();
     observer.after_backward(kEmbedding);
+    observer.wait_for(stream);
   }
 
   const float* output_weight(const ParameterPointers& parameters) const {
@@ -197,13 +203,14 @@ struct Transformer::Impl {
   ModelConfig config;
   ComputeOptions options;
   ModelLayout layout;
-  Device device;
   Stream stream;
+  Device device;
   const Operations& ops;
   BatchUpload upload;
   std::vector<Layer> layers;
   HeadBlock head;
   Scratch scratch;
+  StagedExchange staged;                 ///< not on the CPU
   DeviceBuffer<float> d_residual;        ///< (T, C), gradient of the residual stream on its way down
   DeviceBuffer<float> shared_mlp_input;  ///< (T, C), of the layer at hand, with Recompute::full
 };
@@ -217,7 +224,9 @@ int64_t count_targets(const PackedBatch& batch) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ComputeOptions& options)
-    : impl_(std::make_unique<Impl>(config, options)) {}
+    : Transformer(config, options, Stream(options.device_at(0))) {}
+Transformer::Transformer(const ModelConfig& config, const ComputeOptions& options, const Stream& stream)
+    : impl_(std::make_unique<Impl>(config, options, stream)) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 Transformer& Transformer::operator=(Transformer&&) noexcept = default;
@@ -245,7 +254,7 @@ LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& par
                           RangeExchange* exchange) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  const PassContext pass = model.context(device_batch, exchange);
+  const PassContext pass = model.context(device_batch, observer, exchange);
   model.grow(device_batch);
   model.forward(pass, Forward::alone, parameters, observer);
   const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
@@ -256,7 +265,7 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
                               const GradientPointers& gradients, PassObserver& observer, RangeExchange* exchange) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  const PassContext pass = model.context(device_batch, exchange);
+  const PassContext pass = model.context(device_batch, observer, exchange);
   model.grow(device_batch);
   const size_t head = model.head_index();
   model.forward(pass, Forward::before_backward, parameters, observer);
@@ -272,9 +281,9 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
 void Transformer::logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits) {
   Impl& model = *impl_;
   const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
-  const PassContext pass = model.context(device_batch, /*exchange=*/nullptr);
-  model.grow(device_batch);
   PassObserver nobody;
+  const PassContext pass = model.context(device_batch, nobody, /*exchange=*/nullptr);
+  model.grow(device_batch);
   model.forward(pass, Forward::alone, parameters, nobody);
   logits.resize(static_cast<size_t>(device_batch.tokens * model.config.vocabulary));
   model.head.logits(pass, parameters[model.head_index()], model.output_weight(parameters), logits.data());

@@ -307,7 +307,9 @@ std::vector<int64_t> Recomputation::Impl::gang_of(const Computation& computation
 }
 
 Transformer& Recomputation::Impl::model_of(size_t member) {
-  while (models.size() <= member) models.push_back(std::make_unique<Transformer>(plan.deck.model, plan.compute));
+  ComputeOptions compute = plan.compute;
+  compute.device = DeviceKind::cpu;  // servers have no other
+  while (models.size() <= member) models.push_back(std::make_unique<Transformer>(plan.deck.model, compute));
   return *models[member];
 }
 

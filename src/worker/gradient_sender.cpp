@@ -4,13 +4,15 @@
 #include <utility>
 
 #include "hat/core/fault.hpp"
-#include "hat/kernels/operations.hpp"
 
 namespace hat {
 
-GradientSender::GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox,
+GradientSender::GradientSender(const RunPlan& plan, const Stream& compute, int worker, Mailbox& mailbox,
                                const Communicator& workers, Waiting& waiting, const BarrierSchedule& barriers)
     : plan_(plan),
+      compute_(compute),
+      push_(compute.device(), "push"),
+      operations_(operations(compute.device().kind)),
       worker_(worker),
       mailbox_(mailbox),
       workers_(workers),
@@ -18,8 +20,15 @@ GradientSender::GradientSender(const RunPlan& plan, const Device& device, int wo
       barriers_(barriers),
       sequence_numbers_(static_cast<size_t>(plan.roles.servers()), 0) {
   for (const BlockSpec& block : plan_.layout.blocks) {
-    buffers_.emplace_back();
-    buffers_.back().values = DeviceBuffer<float>(device, block.size);
+    const Device& device = compute.device();
+    Buffer& buffer = buffers_.emplace_back();
+    buffer.values = DeviceBuffer<float>(device, block.size);
+    if (device.kind != DeviceKind::cpu) buffer.on_host = PinnedBuffer<float>(device, block.size);
+    if (!plan_.records_sketches()) continue;
+    buffer.sketch = DeviceBuffer<float>(device, kSketchBuckets);
+    buffer.squares = DeviceBuffer<double>(device, 1);
+    buffer.sketch_on_host = PinnedBuffer<float>(device, kSketchBuckets);
+    buffer.squares_on_host = PinnedBuffer<double>(device, 1);
   }
 }
 
@@ -28,16 +37,21 @@ bool GradientSender::in_ring(int64_t block) const {
 }
 
 bool GradientSender::is_leaving(int64_t block) const {
-  return std::any_of(sending_.begin(), sending_.end(), [block](const Sending& s) { return s.block == block; });
+  const auto of_block = [block](const auto& one) { return one.block == block; };
+  return std::any_of(copying_.begin(), copying_.end(), of_block) ||
+         std::any_of(sending_.begin(), sending_.end(), of_block);
 }
 
 void GradientSender::begin(int64_t block) {
+  const auto is_copying = [&] {
+    return std::any_of(copying_.begin(), copying_.end(), [block](const Leaving& one) { return one.block == block; });
+  };
+  waiting_.until(Activity::push_blocked, "a gradient to come from the device", [&] { return !is_copying(); });
   waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [&] { return !in_ring(block); });
   waiting_.until(Activity::push_blocked, "a push to leave", [&] { return !is_leaving(block); });
   Buffer& buffer = at(block);
   if (!buffer.sent) return;
-  const Stream stream{Device{}};
-  operations(DeviceKind::cpu).fill(stream, buffer.values.size(), 0.0F, buffer.values.data());
+  operations_.fill(compute_, buffer.values.size(), 0.0F, buffer.values.data());
   buffer.sent = false;
   buffer.units.clear();
   buffer.tokens = 0;
@@ -48,6 +62,7 @@ void GradientSender::note_unit(int64_t block, int64_t unit, int64_t version, int
   buffer.base_version = buffer.units.empty() ? version : std::min(buffer.base_version, version);
   buffer.units.push_back(unit);
   buffer.tokens += tokens;
+  buffer.computed = compute_.record();
 }
 
 void GradientSender::discard() {
@@ -57,40 +72,63 @@ void GradientSender::discard() {
 void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64_t order, double norm, double age_s) {
   Buffer& buffer = at(block);
   buffer.sent = true;
-  if (sketch_) mailbox_.post(*std::exchange(sketch_, std::nullopt), plan_.roles.rank_of_server[0], MailTag::to_server);
   if (barriers_.is_barrier(block, step)) fault_point(FaultPoint::barrier);
-  if (barriers_.uses_ring(block, step)) {
-    start_ring(block, step, generation);
+  Leaving leaving{.is_here = {},
+                  .block = block,
+                  .enters_ring = barriers_.uses_ring(block, step),
+                  .header = {.worker = worker_,
+                             .generation = generation,
+                             .step = step,
+                             .block = block,
+                             .tokens = buffer.tokens,
+                             .base_version = buffer.base_version,
+                             .order = order,
+                             .norm = norm,
+                             .units = buffer.units,
+                             .age_s = age_s},
+                  .sketch = std::exchange(sketch_, std::nullopt)};
+  if (buffer.on_host.size() == 0) {
+    leave(std::move(leaving));
     return;
   }
-  push(block, {.begin = 0, .end = buffer.values.size()},
-       {.worker = worker_,
-        .generation = generation,
-        .step = step,
-        .block = block,
-        .tokens = buffer.tokens,
-        .base_version = buffer.base_version,
-        .order = order,
-        .norm = norm,
-        .units = buffer.units,
-        .age_s = age_s});
+  push_.wait_for(buffer.computed);
+  copy_to_host(push_, buffer.values.data(), buffer.on_host.data(), buffer.values.size());
+  leaving.is_here = push_.record();
+  copying_.push_back(std::move(leaving));
+}
+
+/// The sum is where MPI may take it from.
+void GradientSender::leave(Leaving leaving) {
+  const Buffer& buffer = at(leaving.block);
+  if (leaving.sketch) {
+    const std::span<const float> sketch = buffer.sketch_on_host.span();
+    leaving.sketch->sketch.assign(sketch.begin(), sketch.end());
+    leaving.sketch->sum_of_squares = *buffer.squares_on_host.data();
+    mailbox_.post(*leaving.sketch, plan_.roles.rank_of_server[0], MailTag::to_server);
+  }
+  if (leaving.enters_ring) {
+    start_ring(leaving.block, leaving.header.step, leaving.header.generation);
+  } else {
+    push(leaving.block, {.begin = 0, .end = buffer.values.size()}, std::move(leaving.header));
+  }
 }
 
 // Before the block enters its ring, where it becomes the sum of all workers'.
 void GradientSender::sketch(int64_t block, int64_t step, int64_t order) {
   if (!plan_.records_sketches()) return;
-  const Buffer& buffer = at(block);
+  Buffer& buffer = at(block);
   const bool single = plan_.pushes_single_units() && !barriers_.uses_ring(block, step);
-  GradientSketch sketch{.worker = worker_,
-                        .step = step,
-                        .block = block,
-                        .place = single ? order : worker_,
-                        .tokens = buffer.tokens,
-                        .sketch = std::vector<float>(static_cast<size_t>(kSketchBuckets))};
-  operations(DeviceKind::cpu)
-      .count_sketch(Stream{Device{}}, buffer.values.size(), buffer.values.data(), sketch.sketch.data(),
-                    &sketch.sum_of_squares);
-  sketch_ = std::move(sketch);
+  push_.wait_for(buffer.computed);
+  operations_.count_sketch(push_, buffer.values.size(), buffer.values.data(), buffer.sketch.data(),
+                           buffer.squares.data());
+  copy_to_host(push_, buffer.sketch.data(), buffer.sketch_on_host.data(), kSketchBuckets);
+  copy_to_host(push_, buffer.squares.data(), buffer.squares_on_host.data(), 1);
+  sketch_ = GradientSketch{.worker = worker_,
+                           .step = step,
+                           .block = block,
+                           .place = single ? order : worker_,
+                           .tokens = buffer.tokens,
+                           .sketch = {}};
 }
 
 void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation) {
@@ -102,7 +140,7 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
       {.block = block,
        .step = step,
        .generation = generation,
-       .operation = RingAllReduce(workers_, at(block).values.span(), tag),
+       .operation = RingAllReduce(workers_, outgoing(block), tag),
        .event = {.kind = TraceKind::ring, .begin_s = now_s(), .step = step, .block = static_cast<int32_t>(block)}});
 }
 
@@ -111,6 +149,7 @@ void GradientSender::enter_rings_with_zeros(int64_t step) {
     if (!barriers_.uses_ring(block, step)) continue;
     begin(block);
     at(block).sent = true;
+    std::ranges::fill(at(block).on_host.span(), 0.0F);
     start_ring(block, step, 1);
   }
 }
@@ -134,7 +173,8 @@ void GradientSender::push(int64_t block, Range range, PushHeader header) {
 
 void GradientSender::send_push(const PushHeader& header, int rank, int64_t part) {
   mailbox_.post(header, rank, MailTag::to_server);
-  const std::span<const float> values(at(header.block).values.data() + header.begin, static_cast<size_t>(header.count));
+  const std::span<const float> values =
+      outgoing(header.block).subspan(static_cast<size_t>(header.begin), static_cast<size_t>(header.count));
   sending_.push_back({.block = header.block,
                       .request = mailbox_.communicator().start_transfer(std::as_bytes(values), rank,
                                                                         static_cast<int>(MailTag::push_body)),
@@ -148,6 +188,11 @@ void GradientSender::send_push(const PushHeader& header, int rank, int64_t part)
 }
 
 void GradientSender::progress() {
+  while (!copying_.empty() && copying_.front().is_here.is_done()) {
+    Leaving leaving = std::move(copying_.front());
+    copying_.pop_front();
+    leave(std::move(leaving));
+  }
   for (auto ring = rings_.begin(); ring != rings_.end();) {
     if (!ring->operation.step()) {
       ++ring;
@@ -181,6 +226,7 @@ void GradientSender::record(TraceEvent& event) {
 }
 
 void GradientSender::finish() {
+  waiting_.until(Activity::push_blocked, "gradients to come from the device", [this] { return copying_.empty(); });
   waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
   waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
 }

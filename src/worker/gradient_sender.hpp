@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "hat/device/device_buffer.hpp"
 #include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
+#include "hat/kernels/operations.hpp"
 #include "hat/metrics/trace.hpp"
 #include "worker/waiting.hpp"
 
@@ -18,6 +20,7 @@ namespace hat {
 
 /// A worker's gradients and their way out. One buffer per block:
 ///   adding    backward passes add to it
+///   copying   its sum is on its way from the device to the host, on a stream of its own; not on the CPU
 ///   ring      a ring all-reduce is under way in it (barrier blocks)
 ///   leaving   pushes are being sent from it
 /// and back to adding in `begin`, which waits until it is free: of each block just before the backward pass comes to
@@ -26,16 +29,19 @@ namespace hat {
 /// of them make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
 class GradientSender {
  public:
-  GradientSender(const RunPlan& plan, const Device& device, int worker, Mailbox& mailbox, const Communicator& workers,
+  /// `compute`: the stream of the backward passes.
+  GradientSender(const RunPlan& plan, const Stream& compute, int worker, Mailbox& mailbox, const Communicator& workers,
                  Waiting& waiting, const BarrierSchedule& barriers);
   /// Pushes and rings are recorded there from now on; null: nowhere.
   void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
   /// Waits until the block's buffer is free, then clears it if its sum went out.
   void begin(int64_t block);
+  /// In the device's memory.
   float* buffer(int64_t block) { return buffers_[static_cast<size_t>(block)].values.data(); }
 
-  /// `version` of `block` was used for `tokens` target tokens of a unit.
+  /// `version` of `block` was used for `tokens` target tokens of a unit, whose backward pass has left the block: what
+  /// it adds is in the stream.
   void note_unit(int64_t block, int64_t unit, int64_t version, int64_t tokens);
 
   /// Where sensitivity is recorded: the sketch of the block's sum, which is about to go out. Arithmetic, no messages.
@@ -63,10 +69,24 @@ class GradientSender {
  private:
   struct Buffer {
     DeviceBuffer<float> values;
+    PinnedBuffer<float> on_host;  // what goes out; none on the CPU
+    Event computed;               // nothing that was put into the stream before adds to it any more
+    DeviceBuffer<float> sketch;   // where sensitivity is recorded; with it the sum of squares
+    DeviceBuffer<double> squares;
+    PinnedBuffer<float> sketch_on_host;
+    PinnedBuffer<double> squares_on_host;
     bool sent = true;  // must be cleared before something is added
     std::vector<int64_t> units;
     int64_t tokens = 0;
     int64_t base_version = 0;
+  };
+  /// What goes out once it has come from the device.
+  struct Leaving {
+    Event is_here;
+    int64_t block;
+    bool enters_ring;
+    PushHeader header;  // a ring needs step and generation
+    std::optional<GradientSketch> sketch;
   };
   struct Ring {
     int64_t block;
@@ -83,21 +103,30 @@ class GradientSender {
   bool in_ring(int64_t block) const;
   bool is_leaving(int64_t block) const;
   void record(TraceEvent& event);
+  void leave(Leaving leaving);
   void start_ring(int64_t block, int64_t step, int64_t generation);
   /// Sends elements [range) of the block, one push per server that owns some of them.
   void push(int64_t block, Range range, PushHeader header);
   /// Header and body of the part of the block that one server owns.
   void send_push(const PushHeader& header, int rank, int64_t part);
   Buffer& at(int64_t block) { return buffers_[static_cast<size_t>(block)]; }
+  /// The sum, where MPI may take it from.
+  std::span<float> outgoing(int64_t block) {
+    return at(block).on_host.size() > 0 ? at(block).on_host.span() : at(block).values.span();
+  }
 
   const RunPlan& plan_;
+  Stream compute_;
+  Stream push_;
+  const Operations& operations_;
   int worker_;
   Mailbox& mailbox_;
   const Communicator& workers_;
   Waiting& waiting_;
   const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;
-  std::optional<GradientSketch> sketch_;  // of the block that is sent next
+  std::optional<GradientSketch> sketch_;  // of the block that is sent next, without its numbers
+  std::deque<Leaving> copying_;
   std::deque<Ring> rings_;
   std::vector<Sending> sending_;
   std::vector<int64_t> sequence_numbers_;  // by server

@@ -20,7 +20,7 @@ ParameterCache::ParameterCache(const RunPlan& plan, int world_rank, const Device
     const bool copies = !block.own && node_ == nullptr;
     block.copies = std::vector<Copy>(copies ? static_cast<size_t>(plan_.deck.prefetch_depth) + 1 : 1);
     if (!copies) continue;
-    for (Copy& copy : block.copies) copy.values = DeviceBuffer<float>(device, plan_.layout.blocks[b].size);
+    for (Copy& copy : block.copies) copy.values = PinnedBuffer<float>(device, plan_.layout.blocks[b].size);
   }
 }
 
@@ -63,6 +63,7 @@ SlotPull ParameterCache::start_pull(int64_t index, Need need, float* values) {
 ParameterCache::Ahead ParameterCache::begin_pull(int64_t index, Need need, size_t copy) {
   Block& block = blocks_[static_cast<size_t>(index)];
   Copy& target = block.copies[copy];
+  if (before_pull_) before_pull_(index);
   SlotPull pull = start_pull(index, need, target.values.data());
   if (copy != block.current) target.version = -1;  // the only copy stays what it is if there is nothing newer
   return {.need = need,
@@ -272,6 +273,16 @@ const float* ParameterCache::acquire(int64_t index, Need need) {
   return block.own          ? acquire_in_place(block, need, what)
          : node_ != nullptr ? acquire_on_node(index, need, what)
                             : acquire_copy(index, need, what);
+}
+
+std::optional<ParameterCache::Arrived> ParameterCache::arrived(int64_t index) const {
+  const Block& block = blocks_[static_cast<size_t>(index)];
+  if (block.own || node_ != nullptr || block.ahead.empty()) return std::nullopt;
+  const Ahead& next = block.ahead.front();
+  if (!next.pull || !next.is_here || next.pull->unchanged()) return std::nullopt;
+  return Arrived{.values = block.copies[next.copy].values.data(),
+                 .version = next.pull->version(),
+                 .predicted = next.need.predicted};
 }
 
 int64_t ParameterCache::version(int64_t index) const {

@@ -2,8 +2,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hat/comm/versioned_slots.hpp"
@@ -18,6 +20,7 @@ namespace hat {
 /// A worker's view of the parameters. Of a block that lies elsewhere it has 1 + prefetch.depth copies:
 ///   current   read by the pass under way; nobody writes
 ///   others    written by pulls for the units to come, in their order; the first becomes current in `acquire`
+/// All in memory of the host: where the worker computes on another device, DeviceParameters copies from here.
 /// Workers that share memory may keep them together (NodeSlots): one of them pulls a version, all compute with it where
 /// it lies.
 ///
@@ -44,6 +47,8 @@ class ParameterCache {
                  Waiting& waiting);
   /// Pulls are recorded there from now on; null: nowhere.
   void set_trace(WorkerTrace* trace) { trace_ = trace; }
+  /// To be called before a pull of a block may overwrite what `arrived` gave of it; may block.
+  void set_before_pull(std::function<void(int64_t block)> call) { before_pull_ = std::move(call); }
 
   /// Which versions will do.
   struct Need {
@@ -67,6 +72,13 @@ class ParameterCache {
   /// way here as wait_pull. Valid until the next acquire of the block. In place and under the rule freshest it is the
   /// newest version there is now. Throws Error when it was overwritten.
   const float* acquire(int64_t block, Need need);
+  /// What a pull has brought for the next unit, if it is in a copy of this worker's own.
+  struct Arrived {
+    const float* values;
+    int64_t version;
+    bool predicted;
+  };
+  std::optional<Arrived> arrived(int64_t block) const;
   /// Version of the values that acquire returned last. Throws Error when they have changed since (in place).
   int64_t version(int64_t block) const;
 
@@ -80,7 +92,7 @@ class ParameterCache {
 
  private:
   struct Copy {
-    DeviceBuffer<float> values;
+    PinnedBuffer<float> values;
     int64_t version = -1;
     bool predicted = false;
   };
@@ -131,6 +143,7 @@ class ParameterCache {
   std::deque<Block> blocks_;
   PullCounters counters_;
   WorkerTrace* trace_ = nullptr;
+  std::function<void(int64_t)> before_pull_;
 };
 
 }  // namespace hat

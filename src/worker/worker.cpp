@@ -1,14 +1,19 @@
 #include "hat/worker/worker.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <span>
 
+#include "hat/comm/backoff.hpp"
+#include "hat/core/error.hpp"
 #include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
 #include "hat/gradient/planted_noise.hpp"
 #include "hat/kernels/operations.hpp"
+#include "worker/device_parameters.hpp"
 #include "worker/emulated_device.hpp"
 #include "worker/gang_exchange.hpp"
 #include "worker/gradient_sender.hpp"
@@ -18,6 +23,31 @@
 #include "worker/worker_trace.hpp"
 
 namespace hat {
+
+namespace {
+
+/// What a pass reads of the host outlives it, whatever ends it.
+struct EndOfPass {
+  const Stream& stream;
+  ~EndOfPass() {
+    try {
+      stream.synchronize();
+    } catch (const std::exception&) {  // the pass has told it, or ends with something else
+    }
+  }
+};
+
+/// Where a worker on `world_rank` reads parameters from that it did not pull into memory of its own.
+std::span<std::byte> shared_parameters(const RunPlan& plan, int world_rank, const Window& window,
+                                       const NodeSlots* node_slots) {
+  if (node_slots != nullptr) return node_slots->memory();
+  const std::vector<int>& servers = plan.roles.rank_of_server;
+  const auto own = std::find(servers.begin(), servers.end(), world_rank);
+  if (own == servers.end()) return {};
+  return {window.local(), static_cast<size_t>(plan.slots.window_bytes[static_cast<size_t>(own - servers.begin())])};
+}
+
+}  // namespace
 
 // The loop of a worker. It is also the observer of its own passes: there it waits for parameters at their first use and
 // sends gradients as soon as the backward pass leaves a block.
@@ -32,22 +62,24 @@ struct Worker::Impl : PassObserver {
         resident_before(resident_bytes_before),
         energy(counter),
         trace(recorder),
-        device{.kind = DeviceKind::cpu, .index = 0, .threads = plan.compute.threads},
+        compute(plan.compute.device_at(plan.device_of(worker)), "compute"),
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
         barriers(plan),
         leases(plan, worker, dataset, mailbox, waiting, barriers),
-        cache(plan, world.rank(), device, window, node_slots, waiting),
-        sender(plan, device, worker, mailbox, workers, waiting, barriers),
+        cache(plan, world.rank(), compute.device(), window, node_slots, waiting),
+        on_device(plan, compute, shared_parameters(plan, world.rank(), window, node_slots)),
+        sender(plan, compute, worker, mailbox, workers, waiting, barriers),
         guard(plan, window, waiting),
         gang(plan, workers, waiting, account),
         exchange_trace(recorder),
-        model(plan.deck.model, plan.compute),
+        model(plan.deck.model, plan.compute, compute),
         parameters(plan.layout.blocks.size(), nullptr),
         versions_used(plan.layout.blocks.size(), 0),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
     cache.set_trace(&trace);
+    cache.set_before_pull([this](int64_t block) { on_device.wait(block); });
     sender.set_trace(recorder);
     if (plan.deck.emulation.device.on()) {
       emulated = std::make_unique<EmulatedDevice>(plan.deck.emulation.device, ChargedCost(plan.deck), plan.deck.seed,
@@ -75,9 +107,11 @@ struct Worker::Impl : PassObserver {
   void before_forward(int64_t block) override;
   void before_backward() override;
   void after_backward(int64_t block) override;
+  void wait_for(const Stream& stream) override;
 
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
   double computed_seconds();
+  void copy_ahead();
   void ask_ahead();
   void take_answers(bool wait);
   void look_for_next_lease(bool wait);
@@ -98,13 +132,14 @@ struct Worker::Impl : PassObserver {
   EnergyCounter* energy;  // null: another worker of the node reads it
   double energy_read_s = 0;
   WorkerTrace trace;
-  Device device;
+  Stream compute;
   Account account;
   Mailbox mailbox;
   Waiting waiting;
   BarrierSchedule barriers;
   LeaseDesk leases;
   ParameterCache cache;
+  DeviceParameters on_device;
   GradientSender sender;
   StalenessGuard guard;
   GangExchange gang;
@@ -123,6 +158,7 @@ struct Worker::Impl : PassObserver {
   bool last_of_step = false;           // of this worker, as far as is known
   int64_t left = 0;                    // the backward pass has left the blocks from this one on
   int64_t unsent = 0;                  // of those, blocks up to this one wait for `next_is_known`
+  bool in_backward = false;            // of the unit
   bool recomputing = false;            // the unit is computed again (staleness.over_limit)
   int64_t closed_step;                 // everything of the steps before is pushed, and their rings are entered
   double previous_norm = -1;           // unbounded, clip = previous: of this worker's last gradient
@@ -147,10 +183,21 @@ void Worker::Impl::progress() {
   leases.progress();
   if (emulated && leases.run_stops()) emulated->end_soon();
   cache.progress();
+  copy_ahead();
   sender.progress();
   gang.advance();
   account.set_ring_gathering(sender.ring_gathers());
   read_energy();
+}
+
+// What has come for the next unit goes on to the device while that computes.
+void Worker::Impl::copy_ahead() {
+  if (on_device.on_host()) return;
+  for (int64_t block = 0; block < std::ssize(parameters); ++block) {
+    if (const auto come = cache.arrived(block)) {
+      on_device.bring_ahead(block, come->values, come->version, come->predicted);
+    }
+  }
 }
 
 void Worker::Impl::tell_of_signal() {
@@ -249,6 +296,7 @@ void Worker::Impl::train(LeasedWork& work) {
   const double begin_s = now_s();
   const double waited_before = account.waited_for_parameters();
   RangeExchange* exchange = batch.range ? &gang : nullptr;
+  const EndOfPass end{compute};
   LossSum loss;
   {
     const ActivityScope scope(account, Activity::compute);
@@ -260,6 +308,7 @@ void Worker::Impl::train(LeasedWork& work) {
                     : emulated->begin_unit(current.unit, batch.offsets);
       }
       loss = model.gradient(batch, parameters, gradients, *this, exchange);
+      in_backward = false;
     } while ((recomputing = guard.must_recompute()));
   }
   if (!std::isfinite(loss.nats)) {
@@ -342,9 +391,11 @@ void Worker::Impl::before_forward(int64_t block) {
   waiting.progress();
   guard.asked(block);
   const double waited_before = account.waited_for_parameters();
-  parameters[static_cast<size_t>(block)] = cache.acquire(block, need(block, current));
+  const ParameterCache::Need wanted = need(block, current);
+  const float* values = cache.acquire(block, wanted);
   block_waits[static_cast<size_t>(block)] += account.waited_for_parameters() - waited_before;
   const int64_t version = cache.version(block);
+  parameters[static_cast<size_t>(block)] = on_device.bring(block, values, version, wanted.predicted);
   versions_used[static_cast<size_t>(block)] = version;
   guard.took(block, version);
   expect_next_step(block);
@@ -369,6 +420,7 @@ void Worker::Impl::before_backward() {
   const auto head = static_cast<int64_t>(parameters.size()) - 1;
   left = head + 1;
   unsent = head;
+  in_backward = true;
   if (!recomputing) next_is_known = last_of_step = false;
   look_for_next_lease(/*wait=*/false);
   sender.begin(head);
@@ -427,15 +479,29 @@ void Worker::Impl::after_backward(int64_t block) {
   waiting.progress();
 }
 
-double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
-  const Stream stream(device);
-  double sum = 0;
-  for (int64_t block = first_block; block < end_block; ++block) {
-    double part = 0;
-    const auto b = static_cast<size_t>(block);
-    operations(device.kind).sum_of_squares(stream, plan.layout.blocks[b].size, gradients[b], &part);
-    sum += part;
+// An accelerator computes on while messages come and go, and what the pass has left goes out when it is there.
+void Worker::Impl::wait_for(const Stream& stream) {
+  Backoff backoff;
+  while (!stream.is_done()) {
+    if (in_backward) look_for_next_lease(/*wait=*/false);
+    waiting.progress_beside_device();
+    backoff.pause();
   }
+}
+
+double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
+  const Operations& ops = operations(compute.device().kind);
+  const int64_t blocks = end_block - first_block;
+  DeviceBuffer<double> sums(compute.device(), blocks);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const auto block = static_cast<size_t>(first_block + i);
+    ops.sum_of_squares(compute, plan.layout.blocks[block].size, gradients[block], sums.data() + i);
+  }
+  std::vector<double> parts(static_cast<size_t>(blocks));
+  copy_to_host(compute, sums.data(), parts.data(), blocks);
+  compute.synchronize();
+  double sum = 0;
+  for (const double part : parts) sum += part;
   return std::sqrt(sum) / static_cast<double>(unit_tokens);
 }
 
@@ -482,9 +548,11 @@ void Worker::Impl::evaluate(LeasedWork& work) {
   struct Observer : PassObserver {
     explicit Observer(Impl& owner) : worker(owner) {}
     void before_forward(int64_t block) override { worker.before_forward(block); }
+    void wait_for(const Stream& stream) override { worker.wait_for(stream); }
     Impl& worker;
   } observer(*this);
   ask_ahead();  // who gets which group does not depend on how the others get on
+  const EndOfPass end{compute};
   const ActivityScope scope(account, Activity::compute);
   const LossSum loss = model.loss(batch, parameters, observer);
   trace.pass_ends();

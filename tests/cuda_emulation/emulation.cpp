@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+
+/// Fibers get on with neither.
+extern "C" const char* __asan_default_options() { return "detect_leaks=0:detect_stack_use_after_return=0"; }  // NOLINT
 #endif
 
 #if defined(__x86_64__)
@@ -434,11 +438,46 @@ struct cudaEventOfEmulation {
 namespace {
 cudaStreamOfEmulation default_stream;
 std::vector<cudaStream_t> streams{&default_stream};
-std::map<void*, std::unique_ptr<std::vector<unsigned char>>> memories;
+struct Free {
+  void operator()(void* memory) const noexcept { std::free(memory); }  // NOLINT
+};
+struct Memory {
+  std::unique_ptr<void, Free> data;
+  size_t bytes;
+};
+std::map<void*, Memory> memories;
+std::set<void*> registered;
+std::vector<std::unique_ptr<cudaEventOfEmulation>> destroyed_events;  // that streams may still wait for
 std::map<const void*, size_t> shared_limits;
 cudaError_t last_error = cudaSuccess;
-int device_count = 1;
 int current_device = 0;
+
+int number_from(const char* text) { return static_cast<int>(std::strtol(text, nullptr, 10)); }
+int& device_count() {
+  static int count = [] {
+    const char* text = std::getenv("CUDA_EMULATION_DEVICES");
+    return text == nullptr ? 1 : number_from(text);
+  }();
+  return count;
+}
+/// The numbers on this host of the devices that the program sees.
+std::vector<int> visible() {
+  std::vector<int> devices;
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) {
+    for (int device = 0; device < device_count(); ++device) devices.push_back(device);
+    return devices;
+  }
+  for (std::string rest = text; !rest.empty();) {
+    const int device = number_from(rest.c_str());
+    if (device < 0 || device >= device_count()) break;  // nothing behind one that is not there is seen
+    devices.push_back(device);
+    const size_t comma = rest.find(',');
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  }
+  return devices;
+}
+bool is_visible(int device) { return device >= 0 && device < static_cast<int>(visible().size()); }
 
 cudaError_t answer(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -471,17 +510,18 @@ void reach(cudaEvent_t event, int64_t record) {
 }
 
 void* make_memory(size_t bytes) {
-  auto memory = std::make_unique<std::vector<unsigned char>>(std::max<size_t>(bytes, 1), 0xff);
-  memory->shrink_to_fit();
-  void* address = memory->data();
-  memories.emplace(address, std::move(memory));
+  constexpr size_t kAlignment = 256;  // as CUDA's
+  void* address = nullptr;
+  if (posix_memalign(&address, kAlignment, std::max<size_t>(bytes, 1)) != 0) throw std::bad_alloc();
+  std::memset(address, 0xff, std::max<size_t>(bytes, 1));
+  memories.emplace(address, Memory{.data = std::unique_ptr<void, Free>(address), .bytes = bytes});
   return address;
 }
 }  // namespace
 
 namespace cuda_emulation {
 
-void set_devices(int number) { device_count = number; }
+void set_devices(int number) { device_count() = number; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   actual(stream)->queue.push_back({.run = std::move(work)});
@@ -520,6 +560,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
@@ -538,11 +580,11 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
 cudaError_t cudaGetDeviceCount(int* number) {
-  *number = device_count;
-  return device_count > 0 ? cudaSuccess : answer(cudaErrorNoDevice);
+  *number = static_cast<int>(visible().size());
+  return *number > 0 ? cudaSuccess : answer(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= device_count) return answer(cudaErrorInvalidDevice);
+  if (!is_visible(device)) return answer(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -551,8 +593,9 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device < 0 || device >= device_count) return answer(cudaErrorInvalidDevice);
+  if (!is_visible(device)) return answer(cudaErrorInvalidDevice);
   *properties = {.name = "emulated device",
+                 .uuid = {{static_cast<char>(visible()[static_cast<size_t>(device)])}},
                  .totalGlobalMem = size_t{8} << 30,
                  .multiProcessorCount = 4,
                  .major = 9,
@@ -587,7 +630,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = size_t{8} << 30;
   *free_bytes = *total_bytes;
-  for (const auto& [address, memory] : memories) *free_bytes -= std::min(*free_bytes, memory->size());
+  for (const auto& [address, memory] : memories) *free_bytes -= std::min(*free_bytes, memory.bytes);
   return cudaSuccess;
 }
 
@@ -602,6 +645,14 @@ cudaError_t cudaFree(void* memory) {
   return memories.erase(memory) == 1 ? cudaSuccess : answer(cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int /*flags*/) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int /*flags*/) {
+  const bool is_new = memory != nullptr && bytes > 0 && registered.insert(memory).second;
+  return is_new ? cudaSuccess : answer(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  return registered.erase(memory) == 1 ? cudaSuccess : answer(cudaErrorInvalidValue);
+}
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
   cuda_emulation::enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
@@ -642,8 +693,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/)
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  drain_all();   // something may still wait for it
-  delete event;  // NOLINT
+  destroyed_events.emplace_back(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {

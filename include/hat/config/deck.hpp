@@ -150,6 +150,8 @@ struct WorkerConfig {
   double memory_gib = 0;  ///< what its own buffers may take; 0: its share of what the node has available
   Recompute recompute = Recompute::automatic;
   int64_t chunk_tokens = 2048;  ///< rows of a unit that projections and MLPs take at a time
+  bool tf32 = false;            ///< CUDA: products in fp32 round their operands to TF32
+  bool share_device = false;    ///< several workers may compute on one CUDA device
 };
 
 struct TraceConfig {

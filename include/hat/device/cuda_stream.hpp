@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <memory>
 
 /// Only for sources that are compiled with CUDA.
 namespace hat {
@@ -18,16 +19,33 @@ class CudaStream {
   CudaStream& operator=(const CudaStream&) = delete;
 
   cudaStream_t get() const { return stream_; }
+  int device() const { return device_; }
   void synchronize() const;
   /// At least `bytes` of device memory, of undefined content, for the work that is put into the stream next: what was
   /// put there before may still use the same memory, what comes later will.
   void* scratch(size_t bytes);
+  /// What the matrix products of the stream keep between calls; theirs alone. Ends before the stream.
+  std::shared_ptr<void>& products() { return products_; }
 
  private:
   int device_;
   cudaStream_t stream_ = nullptr;
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
+  std::shared_ptr<void> products_;
+};
+
+/// A moment in a stream.
+class CudaEvent {
+ public:
+  explicit CudaEvent(const CudaStream& stream);
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace hat

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hat/comm/shared_memory.hpp"
@@ -31,6 +33,8 @@ class NodeSlots {
   /// Of a version that it holds or that is arriving.
   double push_travel_s(int64_t block, bool predicted, int64_t version) const;
   float* values(int64_t block, bool predicted, int64_t version) const;
+  /// All of it.
+  std::span<std::byte> memory() const { return {memory_.data(), static_cast<size_t>(bytes(plan_))}; }
 
   /// True for one worker, which says `arriving` before it fetches the version, and then `publish`, or `release` to give
   /// it up once nothing is on its way to the slot any more. False, too, while that is so for the version before it.

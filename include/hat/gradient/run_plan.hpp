@@ -33,7 +33,9 @@ struct RunPlan {
   int64_t log_attempt = 0;       ///< number of this start in the gradient log; 0: nothing is written there
   int64_t slot_count = 0;        ///< versions of a block kept for pulls
   ComputeOptions compute;        ///< of all workers
-  int64_t noise_block = -1;      ///< number of sensitivity.noise_block
+  /// By worker: the index of its CUDA device among those that its process sees; empty on CPUs.
+  std::vector<int> device_of_worker;
+  int64_t noise_block = -1;  ///< number of sensitivity.noise_block
   /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
   std::vector<int> pull_group;
   std::vector<int> node_of_worker;  ///< counted from 0; an emulated network may have more nodes than there are
@@ -44,6 +46,9 @@ struct RunPlan {
   int64_t worker_bytes = 0;         ///< estimate of what the rank of a worker occupies beside the program; for the log
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
+  int device_of(int worker) const {
+    return device_of_worker.empty() ? 0 : device_of_worker[static_cast<size_t>(worker)];
+  }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
   bool pushes_single_units() const { return unbounded() || deck.deterministic; }
   /// A sequence may be computed by several workers at once. They compute on the same versions, which unbounded nothing

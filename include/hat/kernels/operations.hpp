@@ -49,7 +49,8 @@ struct AttentionState {
 /// bf16 is fp32.
 struct Operations {
   /// c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c; beta = 0 never reads c. k = 0 only with beta = 1.
-  /// `arithmetic` fp32: both operands hold fp32. bf16: operands of either type, rounded to bf16; sums are fp32.
+  /// `arithmetic` fp32: both operands hold fp32, which Device::tf32 may round. bf16: operands of either type, rounded
+  /// to bf16; sums are fp32.
   void (*gemm)(const Stream&, Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
                int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
                int64_t ldc);
@@ -157,7 +158,12 @@ struct Operations {
   void (*count_sketch)(const Stream&, int64_t n, const float* x, float* sketch, double* sum_of_squares);
 };
 
-/// The table for `kind`.
+/// The table for `kind`. Throws Error where HAT was built without it.
 const Operations& operations(DeviceKind kind);
+
+namespace cuda {
+/// From kernels/cuda, or where HAT is built without CUDA from kernels/no_cuda.
+const Operations& cuda_operations();
+}  // namespace cuda
 
 }  // namespace hat

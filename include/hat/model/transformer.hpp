@@ -17,8 +17,8 @@ struct LossSum {
   int64_t tokens = 0;  ///< number of target tokens
 };
 
-/// Where the parameters of each block are at this moment: one pointer per block of the layout, in its order. The
-/// pointers may change between passes (double buffering), never inside one.
+/// Where in the device's memory the parameters of each block are at this moment: one pointer per block of the layout,
+/// in its order. The pointers may change between passes (double buffering), never inside one.
 using ParameterPointers = std::vector<const float*>;
 using GradientPointers = std::vector<float*>;
 
@@ -30,8 +30,11 @@ class PassObserver {
   virtual void before_forward(int64_t /*block*/) {}
   /// All blocks have been through their forward; the backward pass starts.
   virtual void before_backward() {}
-  /// `gradients[block]` holds its final value of this pass. Descending order; a tied head finishes with "embedding".
+  /// `gradients[block]` holds its final value of this pass once the stream has come so far. Descending order; a tied
+  /// head finishes with "embedding".
   virtual void after_backward(int64_t /*block*/) {}
+  /// The pass goes on when all that was put into the stream has ended: here a worker does other things meanwhile.
+  virtual void wait_for(const Stream& stream) { stream.synchronize(); }
 };
 
 /// A decoder transformer, forward and backward by hand, on variable-length packed batches.
@@ -45,7 +48,9 @@ class Transformer {
  public:
   /// `config.vocabulary` must be set. Throws InputError on impossible sizes. What is computed for a document does not
   /// depend on the documents that share its batch.
+  /// Computes on device 0 of the kind that `options` names, or in the order of a stream that is given.
   explicit Transformer(const ModelConfig& config, const ComputeOptions& options = {});
+  Transformer(const ModelConfig& config, const ComputeOptions& options, const Stream& stream);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
   Transformer& operator=(Transformer&&) noexcept;
@@ -71,7 +76,8 @@ class Transformer {
   LossSum gradient(const PackedBatch& batch, const ParameterPointers& parameters, const GradientPointers& gradients,
                    PassObserver& observer, RangeExchange* exchange = nullptr);
 
-  /// Logits of every position, (T, V) row-major, into `logits`. For generation and tests; whole documents only.
+  /// Logits of every position, (T, V) row-major, into `logits` of the host. For generation and tests; whole documents
+  /// only.
   void logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits);
 
   /// FLOP of forward and backward of one document of `length` tokens (flop_count.hpp).

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
-#include "hat/device/device.hpp"
 
 namespace hat {
 
@@ -20,6 +19,7 @@ CudaStream::CudaStream(int device) : device_(device) {
 CudaStream::~CudaStream() {
   // Nobody could do anything about what these say.
   static_cast<void>(cudaSetDevice(device_));
+  products_.reset();
   static_cast<void>(cudaStreamDestroy(stream_));
   static_cast<void>(cudaFree(scratch_));
 }
@@ -39,5 +39,15 @@ void* CudaStream::scratch(size_t bytes) {
   scratch_bytes_ = wanted;
   return scratch_;
 }
+
+CudaEvent::CudaEvent(const CudaStream& stream) {
+  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  const cudaError_t result = cudaEventRecord(event_, stream.get());
+  if (result == cudaSuccess) return;
+  static_cast<void>(cudaEventDestroy(event_));
+  check(result, "cudaEventRecord");
+}
+
+CudaEvent::~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
 
 }  // namespace hat

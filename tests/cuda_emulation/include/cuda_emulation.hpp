@@ -29,7 +29,8 @@ struct Counters {
 };
 const Counters& counters();
 
-/// Devices that cudaGetDeviceCount gives.
+/// Devices of this host; until this is called as many as the environment's CUDA_EMULATION_DEVICES, 1 without. A program
+/// sees those of CUDA_VISIBLE_DEVICES (numbers only), or all.
 void set_devices(int count);
 
 struct Index {

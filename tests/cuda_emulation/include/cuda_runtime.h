@@ -181,6 +181,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
@@ -207,6 +208,8 @@ using cudaEvent_t = cudaEventOfEmulation*;
 inline constexpr unsigned int cudaStreamNonBlocking = 1;
 inline constexpr unsigned int cudaEventDisableTiming = 2;
 inline constexpr unsigned int cudaHostAllocDefault = 0;
+inline constexpr unsigned int cudaHostAllocPortable = 1;
+inline constexpr unsigned int cudaHostRegisterPortable = 1;
 
 struct cudaLaunchAttribute {};
 struct cudaLaunchConfig_t {
@@ -217,8 +220,12 @@ struct cudaLaunchConfig_t {
   cudaLaunchAttribute* attrs = nullptr;
   unsigned int numAttrs = 0;
 };
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int multiProcessorCount;
   int major;
@@ -240,7 +247,10 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int flags);
+cudaError_t cudaHostUnregister(void* memory);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags);
