@@ -44,7 +44,7 @@ struct Matrix {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;
-  uint32_t alignment = 0;  // of its first element, in bytes; at most kMostAlignment
+  uint32_t alignment = 0;                           // of its first element, in bytes; at most kMostAlignment
   auto operator<=>(const Matrix&) const = default;  // NOLINT(modernize-use-nullptr): not of this line
 };
 

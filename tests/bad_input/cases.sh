@@ -252,9 +252,9 @@ continuations() {
   continue_refused resume_other_seed 'step-00000004|seed|7|8' --seed 8
   continue_refused resume_other_batch 'step-00000004|batch_tokens|600|500' --batch_tokens 500
   continue_refused resume_other_length 'step-00000004|model.max_length|256|128' --model.max_length 128
-  continue_refused resume_other_kv_heads 'step-00000004|model|shape' --model.kv_heads 1
-  continue_refused resume_other_mlp_width 'step-00000004|model|shape' --model.mlp_width 40
-  continue_refused resume_other_tied 'step-00000004|model|shape' --model.tied
+  continue_refused resume_other_kv_heads 'step-00000004|model.kv_heads|was' --model.kv_heads 1
+  continue_refused resume_other_mlp_width 'step-00000004|model.mlp_width|was' --model.mlp_width 40
+  continue_refused resume_other_tied 'step-00000004|model.tied|was' --model.tied
   continue_refused resume_other_norm_epsilon 'step-00000004|model.norm_epsilon|1e-05|1e-06' --model.norm_epsilon 1e-6
   continue_refused resume_other_rope_base 'step-00000004|model.rope_base|10000|5000' --model.rope_base 5000
   # Bounded after unbounded: versions do not belong to steps.

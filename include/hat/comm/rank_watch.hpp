@@ -45,8 +45,8 @@ class RankWatch {
   std::string describe_gone() const;
   /// Kills the ranks of this host that are stopped: they would keep the launcher waiting. From any thread.
   void kill_stopped() const;
-  /// For the end of a job, which the launcher waits for: kills ranks of this host that are stopped. The lowest one stays
-  /// for a few seconds to see the others off. Makes no MPI calls.
+  /// For the end of a job, which the launcher waits for: kills ranks of this host that are stopped. The lowest one
+  /// stays for a few seconds to see the others off. Makes no MPI calls.
   void see_off() const;
   /// Kills the process of a rank of this host that counts as lost (it may only be stopped, and would go on some day).
   void kill(int rank) const;
