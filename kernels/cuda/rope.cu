@@ -10,10 +10,14 @@ constexpr int kThreads = 256;
 __global__ void angles(int64_t length, int64_t half, double base, float* cosine, float* sine) {
   const int64_t i = block_number() * kThreads + threadIdx.x;
   if (i >= length * half) return;
+  // In half turns: sine and cosine of large numbers of radians need memory of their own in every thread.
+  constexpr double kHalfTurns = 0.318309886183790671538;
   const double frequency = pow(base, -static_cast<double>(i % half) / static_cast<double>(half));
-  const double angle = static_cast<double>(i / half) * frequency;
-  cosine[i] = static_cast<float>(cos(angle));
-  sine[i] = static_cast<float>(sin(angle));
+  double s = 0;
+  double c = 0;
+  sincospi(static_cast<double>(i / half) * frequency * kHalfTurns, &s, &c);
+  cosine[i] = static_cast<float>(c);
+  sine[i] = static_cast<float>(s);
 }
 
 /// A thread for each pair of a rotated head, and for each other column, of a row.

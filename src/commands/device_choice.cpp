@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/text.hpp"
 #include "hat/device/cuda.hpp"
+#include "hat/device/nccl_communicator.hpp"
 
 namespace hat {
 
@@ -140,6 +142,50 @@ std::vector<AssignedDevice> assign_devices(const std::vector<DevicesOfWorker>& w
   return assigned;
 }
 
+namespace {
+
+const char* name_of(NcclAlgorithm algorithm) {
+  switch (algorithm) {
+    case NcclAlgorithm::ring:
+      return "ring";
+    case NcclAlgorithm::tree:
+      return "tree";
+    case NcclAlgorithm::automatic:
+      break;
+  }
+  return "its own choice of algorithm";
+}
+
+/// How workers on CUDA devices sum gradients of barrier blocks: by NCCL where each can. Collective.
+void choose_rings(const Communicator& world, RunSetup& setup) {
+  enum Obstacle : int64_t { none, no_library, shared_device };  // the larger, the more is said of it
+  RunPlan& plan = setup.plan;
+  if (plan.compute.device != DeviceKind::cuda || plan.roles.workers() == 1) return;
+  const bool has_barriers = plan.barriers_change() ||
+                            std::find(plan.is_barrier.begin(), plan.is_barrier.end(), true) != plan.is_barrier.end();
+  if (!has_barriers || plan.deck.barrier_path != BarrierPath::ring) return;
+  int64_t own = none;
+  if (setup.worker >= 0 && nccl_version().empty()) own = no_library;
+  if (setup.device_sharers > 1) own = shared_device;
+  switch (world.all_reduce_max(own)) {
+    case none:
+      plan.sums_with_nccl = true;
+      setup.rings =
+          fmt::format("gradients of barrier blocks are summed by NCCL ({}{}; buckets of up to {} MiB)",
+                      name_of(plan.deck.nccl.algorithm),
+                      std::getenv("NCCL_ALGO") != nullptr ? ", but NCCL_ALGO is set" : "", plan.deck.nccl.bucket_mib);
+      break;
+    case shared_device:
+      setup.rings =
+          "gradients of barrier blocks are summed by MPI, on the hosts: workers share devices, which NCCL refuses";
+      break;
+    default:
+      setup.rings = "gradients of barrier blocks are summed by MPI, on the hosts: there is no NCCL";
+  }
+}
+
+}  // namespace
+
 ExitCode choose_device(const Communicator& world, const std::vector<int>& node_of_rank, RunSetup& setup,
                        const KeyBlame& blame) {
   RunPlan& plan = setup.plan;
@@ -147,7 +193,7 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
   setup.devices = "cpu";
   if (deck.device == "cpu") return ExitCode::success;
   const std::vector<DevicesOfWorker> workers = gather_devices(world, node_of_rank, setup);
-  return on_all_ranks(
+  const ExitCode code = on_all_ranks(
       world,
       [&] {
         Objection objection = objection_of(workers);
@@ -173,6 +219,8 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
         setup.devices = fmt::format("cpu (auto: {})", objection.reason);
       },
       blame);
+  if (code == ExitCode::success) choose_rings(world, setup);
+  return code;
 }
 
 DeviceKind device_for_one(const std::string& wanted) {

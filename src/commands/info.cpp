@@ -22,6 +22,7 @@
 #include "hat/core/text.hpp"
 #include "hat/device/cuda.hpp"
 #include "hat/device/cuda_driver.hpp"
+#include "hat/device/nccl_communicator.hpp"
 #include "hat/io/hdf5.hpp"
 
 namespace hat {
@@ -44,6 +45,11 @@ struct Section {
   std::vector<std::pair<std::string, nlohmann::ordered_json>> lines;
 };
 
+std::string describe_nccl() {
+  const std::string version = nccl_version();
+  return version.empty() ? "found when this was built; its library is not here" : version;
+}
+
 Section describe_build() {
   const BuildInfo& build = build_info();
   Section section{"build", {}};
@@ -56,7 +62,7 @@ Section describe_build() {
                    {"matrix products", build.gemm_backend},
                    {"HDF5", hdf5::library_version()},
                    {"CUDA toolkit", build.cuda_found ? build.cuda_version : "not found"},
-                   {"NCCL", build.nccl_found ? "found" : "not found"},
+                   {"NCCL", build.nccl_found ? describe_nccl() : "not found"},
                    {"CUDA kernels", cuda::built_for().empty() ? "not built in" : "for " + cuda::built_for()}};
   return section;
 }

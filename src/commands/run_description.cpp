@@ -40,6 +40,7 @@ void describe_compute(const RunSetup& setup) {
     why = " (auto: as before in this run)";
   }
   fmt::print("device: {}\n", setup.devices);
+  if (!setup.rings.empty()) fmt::print("rings: {}\n", setup.rings);
   fmt::print("precision: {}{}{}; pulls in {}; {} thread{} a worker\n", name_of(compute.arithmetic),
              compute.tf32 ? " (products in TF32)" : "", why, name_of(plan.deck.pull_format), compute.threads,
              compute.threads == 1 ? "" : "s");

@@ -20,6 +20,7 @@
 #include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/silence.hpp"
+#include "hat/device/nccl_communicator.hpp"
 #include "hat/gradient/node_slots.hpp"
 #include "hat/model/charged_cost.hpp"
 #include "hat/server/server.hpp"
@@ -91,11 +92,22 @@ struct RoleLife {
   std::unique_ptr<EmulatedNetwork> network = nullptr;
   std::unique_ptr<Window> window = nullptr;
   std::optional<Communicator> workers = {};
+  std::unique_ptr<NcclCommunicator> nccl = nullptr;
   std::optional<Communicator> sharers = {};
   std::optional<NodeSlots> node_slots = {};
   std::unique_ptr<Server> server = nullptr;
   std::unique_ptr<Worker> worker = nullptr;
 };
+
+/// Null: MPI sums for the workers. Collective over them; `look` as the communicator's.
+std::unique_ptr<NcclCommunicator> join_nccl(const RunPlan& plan, const Communicator& workers, int worker,
+                                            const std::function<void()>& look) {
+  if (!plan.sums_with_nccl) return nullptr;
+  choose_nccl_algorithm(plan.deck.nccl.algorithm);
+  const std::string id = workers.broadcast(worker == 0 ? NcclCommunicator::make_id() : "", 0);
+  return std::make_unique<NcclCommunicator>(id, workers.size(), worker, plan.compute.device_at(plan.device_of(worker)),
+                                            start_patience_s(plan.deck), look);
+}
 
 /// The run itself: a window for the parameters, then each rank lives its role.
 void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std::vector<int>& node_of_rank,
@@ -113,6 +125,13 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
   life.sharers = world.split(shares ? plan.pull_group[static_cast<size_t>(setup.worker)] : -1);
   if (shares) life.node_slots.emplace(plan, *life.sharers);
   if (life.network && setup.worker >= 0) life.workers->charge_transfers_to(*life.network);
+  const auto look_after_ranks = [&surroundings] {
+    if (surroundings.watch != nullptr) surroundings.watch->throw_if_lost();
+  };
+  if (setup.worker >= 0) {
+    setup.enter_blocking("joining the NCCL communicator of the workers");
+    life.nccl = join_nccl(plan, *life.workers, setup.worker, look_after_ranks);
+  }
   setup.enter_blocking("measuring links between workers");
   if (plan.forms_gangs()) {
     setup.plan.links = links_of(plan, world, *life.workers, setup.worker >= 0);
@@ -127,9 +146,6 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
   setup.checkpoint.reset();  // rotation will remove it, which open files would hinder on network file systems
   world.barrier();           // start values are published
   setup.leave();
-  const auto look_after_ranks = [&surroundings] {
-    if (surroundings.watch != nullptr) surroundings.watch->throw_if_lost();
-  };
   if (setup.worker >= 0) {
     const SampleConfig& sample = plan.deck.sample;
     // Everybody waits for the sample: of a large model it is shorter rather than late.
@@ -146,9 +162,9 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
         if (server != nullptr) server->progress();
       };
     }
-    life.worker = std::make_unique<Worker>(plan, setup.worker, *setup.dataset, world, *life.workers, *life.window,
-                                           life.node_slots ? &*life.node_slots : nullptr, beside, sampler, before,
-                                           life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
+    life.worker = std::make_unique<Worker>(plan, setup.worker, *setup.dataset, world, *life.workers, life.nccl.get(),
+                                           *life.window, life.node_slots ? &*life.node_slots : nullptr, beside, sampler,
+                                           before, life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
     life.worker->run();
     life.worker.reset();
   }
@@ -203,6 +219,7 @@ void run_roles(RunSetup& setup, const Communicator& world, const std::vector<int
   const auto leave_as_it_is = [&life, &surroundings](const std::set<int>& lost) {
     surroundings.watch->tell_others(lost);
     if (life->server) life->server->abandon();
+    if (life->nccl) life->nccl->abort();  // its kernels would wait for the dead, and keep the device
     (void)life.release();
   };
   try {

@@ -32,6 +32,7 @@ struct RunSetup {
   bool keeps_arithmetic = false;  ///< of the start before (precision auto)
   int64_t fewest_cores = 0;       ///< that a worker may use
   std::string devices;            ///< what workers compute on, in words
+  std::string rings;              ///< how CUDA workers sum barrier blocks' gradients, in words; empty: on CPUs, or none
   int device_sharers = 1;         ///< workers on the CUDA device of this one, itself included
   int server = -1;                ///< number of this rank's server, or -1
   int worker = -1;

@@ -13,6 +13,7 @@
 #include "config/gang_keys.hpp"
 #include "config/log_keys.hpp"
 #include "config/mode_change.hpp"
+#include "config/nccl_keys.hpp"
 #include "hat/config/checks.hpp"
 
 namespace hat {
@@ -492,6 +493,7 @@ void add_deck_keys(OptionSet& options, Deck& deck) {
   add_fault_keys(options, deck.fault);
   add_delay_keys(options, deck);
   add_emulation_keys(options, deck.emulation);
+  add_nccl_keys(options, deck.nccl);
   add_sensitivity_keys(options, deck.sensitivity);
   add_staleness_limit_keys(options, deck.staleness_limit);
 }

@@ -171,6 +171,7 @@ void RunLog::checkpoint(int64_t step, const std::filesystem::path& path, const C
 }
 
 void RunLog::worker(const WorkerSummary& summary) {
+  const auto known = [](double value) { return value < 0 ? json(nullptr) : json(value); };
   json activities;
   for (size_t a = 0; a < kActivities; ++a) activities[kActivityNames[a]] = summary.account.seconds.at(a);
   metrics_.append(json{{"kind", "worker"},
@@ -185,7 +186,7 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"skipped_bytes", summary.skipped_bytes},
                        {"prefetches", summary.prefetches},
                        {"wrong_prefetches", summary.wrong_prefetches},
-                       {"unit_time_error", summary.unit_time_error < 0 ? json(nullptr) : json(summary.unit_time_error)},
+                       {"unit_time_error", known(summary.unit_time_error)},
                        {"pushed_bytes", summary.pushed_bytes},
                        {"exchanged_bytes", summary.exchanged_bytes},
                        {"resident_before", summary.resident_before},
@@ -200,7 +201,9 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"utilization", utilization(summary.account)},
                        {"communication_share", communication_share(summary.account)},
                        {"wall_seconds", summary.wall_seconds},
-                       {"node_joules", summary.node_joules < 0 ? json(nullptr) : json(summary.node_joules)}}
+                       {"node_joules", known(summary.node_joules)},
+                       {"device_joules", known(summary.device_joules)},
+                       {"device_utilization", known(summary.device_utilization)}}
                       .dump());
   run_metrics_.worker(summary);
   workers_.push_back(summary);
@@ -261,6 +264,7 @@ void RunLog::say_energy() const {
                     device.busy_watts, device.idle_watts));
     return;
   }
+  say_devices();
   double joules = 0;
   int64_t nodes = 0;
   for (const WorkerSummary& worker : workers_) {
@@ -275,6 +279,21 @@ void RunLog::say_energy() const {
   say(fmt::format(
       "energy: {:.0f} J by the counters of {} node{} with workers (processors and memory, other programs too)", joules,
       nodes, nodes == 1 ? "" : "s"));
+}
+
+void RunLog::say_devices() const {
+  double joules = 0;
+  double utilization = 0;
+  int64_t devices = 0;
+  for (const WorkerSummary& worker : workers_) {
+    if (worker.device_joules < 0 || worker.device_utilization < 0) continue;
+    joules += worker.device_joules;
+    utilization += worker.device_utilization;
+    ++devices;
+  }
+  if (devices == 0) return;
+  say(fmt::format("{}: {:.0f} J by their own counters, a kernel ran {:.1f} % of the time on average",
+                  counted(devices, "GPU"), joules, 100 * utilization / static_cast<double>(devices)));
 }
 
 void RunLog::say_emulation() const {

@@ -45,7 +45,7 @@ namespace hat {
 ///               stalls), mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0); mpi_seconds,
 ///               barrier_transfer_seconds, gang_transfer_seconds, utilization and communication_share
 ///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
-///               are not read)
+///               are not read), device_joules and device_utilization (of its GPU, by NVML, from 0 to 1; null as well)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
 ///               gangs; null: none predicted), required (of the gangs: no worker has the memory), unsplit_steps (whose
 ///               sequences were split only for memory: to try that, or because it had been better)
@@ -95,6 +95,7 @@ class RunLog {
   void say_trials(const GangSummary& gangs) const;
   void say_memory() const;
   void say_energy() const;
+  void say_devices() const;
   void say_emulation() const;
   void write_status(nlohmann::json status);
   double seconds() const;

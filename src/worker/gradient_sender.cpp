@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "hat/comm/ring_all_reduce.hpp"
 #include "hat/core/fault.hpp"
+#include "hat/gradient/nccl_buckets.hpp"
 
 namespace hat {
 
 GradientSender::GradientSender(const RunPlan& plan, const Stream& compute, int worker, Mailbox& mailbox,
-                               const Communicator& workers, Waiting& waiting, const BarrierSchedule& barriers)
+                               const Communicator& workers, NcclCommunicator* nccl, Waiting& waiting,
+                               const BarrierSchedule& barriers)
     : plan_(plan),
       compute_(compute),
       push_(compute.device(), "push"),
@@ -16,12 +19,15 @@ GradientSender::GradientSender(const RunPlan& plan, const Stream& compute, int w
       worker_(worker),
       mailbox_(mailbox),
       workers_(workers),
+      nccl_(nccl),
       waiting_(waiting),
       barriers_(barriers),
       sequence_numbers_(static_cast<size_t>(plan.roles.servers()), 0) {
   for (const BlockSpec& block : plan_.layout.blocks) {
     const Device& device = compute.device();
     Buffer& buffer = buffers_.emplace_back();
+    buffer.ring_name = "ring " + block.name;
+    buffer.push_name = "push " + block.name;
     buffer.values = DeviceBuffer<float>(device, block.size);
     if (device.kind != DeviceKind::cpu) buffer.on_host = PinnedBuffer<float>(device, block.size);
     if (!plan_.records_sketches()) continue;
@@ -75,7 +81,8 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
   if (barriers_.is_barrier(block, step)) fault_point(FaultPoint::barrier);
   Leaving leaving{.is_here = {},
                   .block = block,
-                  .enters_ring = barriers_.uses_ring(block, step),
+                  .way = barriers_.uses_ring(block, step) ? Leaving::Way::ring : Leaving::Way::push,
+                  .range = {.begin = 0, .end = buffer.values.size()},
                   .header = {.worker = worker_,
                              .generation = generation,
                              .step = step,
@@ -92,24 +99,36 @@ void GradientSender::send(int64_t block, int64_t step, int64_t generation, int64
     return;
   }
   push_.wait_for(buffer.computed);
-  copy_to_host(push_, buffer.values.data(), buffer.on_host.data(), buffer.values.size());
+  if (nccl_ != nullptr && leaving.way == Leaving::Way::ring) {
+    // Sketches are made of what is there before.
+    start_sum(block, step, generation, leaving.sketch ? push_.record() : buffer.computed);
+    if (!leaving.sketch) return;
+    leaving.way = Leaving::Way::sketch_alone;
+  } else {
+    copy_to_host(push_, buffer.values.data(), buffer.on_host.data(), buffer.values.size());
+  }
   leaving.is_here = push_.record();
   copying_.push_back(std::move(leaving));
 }
 
-/// The sum is where MPI may take it from.
+/// What goes out is where MPI may take it from.
 void GradientSender::leave(Leaving leaving) {
-  const Buffer& buffer = at(leaving.block);
   if (leaving.sketch) {
+    const Buffer& buffer = at(leaving.block);
     const std::span<const float> sketch = buffer.sketch_on_host.span();
     leaving.sketch->sketch.assign(sketch.begin(), sketch.end());
     leaving.sketch->sum_of_squares = *buffer.squares_on_host.data();
     mailbox_.post(*leaving.sketch, plan_.roles.rank_of_server[0], MailTag::to_server);
   }
-  if (leaving.enters_ring) {
-    start_ring(leaving.block, leaving.header.step, leaving.header.generation);
-  } else {
-    push(leaving.block, {.begin = 0, .end = buffer.values.size()}, std::move(leaving.header));
+  switch (leaving.way) {
+    case Leaving::Way::push:
+      push(leaving.block, leaving.range, std::move(leaving.header));
+      break;
+    case Leaving::Way::ring:
+      start_ring(leaving.block, leaving.header.step, leaving.header.generation);
+      break;
+    case Leaving::Way::sketch_alone:
+      break;
   }
 }
 
@@ -136,12 +155,24 @@ void GradientSender::start_ring(int64_t block, int64_t step, int64_t generation)
   constexpr int64_t kTags = 16384;
   const auto blocks = static_cast<int64_t>(plan_.layout.blocks.size());
   const auto tag = static_cast<int>((step * blocks + block) % kTags);
+  keep(BlockSum(RingAllReduce(workers_, outgoing(block), tag)), block, step, generation);
+}
+
+// NCCL knows sums by their order alone: steps ascend, and in a step blocks descend, with every worker.
+void GradientSender::start_sum(int64_t block, int64_t step, int64_t generation, const Event& computed) {
+  using InBucket = NcclCommunicator::InBucket;
+  const InBucket place = ends_bucket(plan_, barriers_, block, step) ? InBucket::last : InBucket::more_follow;
+  keep(BlockSum(nccl_->start(at(block).values.span(), computed, place)), block, step, generation);
+}
+
+void GradientSender::keep(BlockSum operation, int64_t block, int64_t step, int64_t generation) {
   rings_.push_back(
       {.block = block,
        .step = step,
        .generation = generation,
-       .operation = RingAllReduce(workers_, outgoing(block), tag),
-       .event = {.kind = TraceKind::ring, .begin_s = now_s(), .step = step, .block = static_cast<int32_t>(block)}});
+       .operation = std::move(operation),
+       .event = {.kind = TraceKind::ring, .begin_s = now_s(), .step = step, .block = static_cast<int32_t>(block)},
+       .span = ProfilerSpan(at(block).ring_name.c_str())});
 }
 
 void GradientSender::enter_rings_with_zeros(int64_t step) {
@@ -149,6 +180,10 @@ void GradientSender::enter_rings_with_zeros(int64_t step) {
     if (!barriers_.uses_ring(block, step)) continue;
     begin(block);
     at(block).sent = true;
+    if (nccl_ != nullptr) {
+      start_sum(block, step, 1, compute_.record());
+      continue;
+    }
     std::ranges::fill(at(block).on_host.span(), 0.0F);
     start_ring(block, step, 1);
   }
@@ -184,7 +219,8 @@ void GradientSender::send_push(const PushHeader& header, int rank, int64_t part)
                                 .unit = header.units.empty() ? -1 : header.units.front(),
                                 .version = header.base_version,
                                 .block = static_cast<int32_t>(header.block),
-                                .part = static_cast<int32_t>(part)}});
+                                .part = static_cast<int32_t>(part)},
+                      .span = ProfilerSpan(at(header.block).push_name.c_str())});
 }
 
 void GradientSender::progress() {
@@ -199,17 +235,7 @@ void GradientSender::progress() {
       continue;
     }
     record(ring->event);
-    // Every worker has the whole sum; it is pushed once, each worker its share of the elements.
-    const Buffer& buffer = at(ring->block);
-    push(ring->block, split_evenly(buffer.values.size(), workers_.size(), workers_.rank()),
-         {.worker = worker_,
-          .generation = ring->generation,
-          .step = ring->step,
-          .block = ring->block,
-          .tokens = buffer.tokens,
-          .complete = true,
-          .base_version = ring->step,  // barrier blocks are never late
-          .units = buffer.units});
+    send_share(*ring);
     ring = rings_.erase(ring);
   }
   std::erase_if(sending_, [this](Sending& sending) {
@@ -217,6 +243,31 @@ void GradientSender::progress() {
     record(sending.event);
     return true;
   });
+}
+
+// Every worker has the whole sum; it is pushed once, each worker its share of the elements.
+void GradientSender::send_share(const Ring& ring) {
+  Buffer& buffer = at(ring.block);
+  const Range share = split_evenly(buffer.values.size(), workers_.size(), workers_.rank());
+  PushHeader header{.worker = worker_,
+                    .generation = ring.generation,
+                    .step = ring.step,
+                    .block = ring.block,
+                    .tokens = buffer.tokens,
+                    .complete = true,
+                    .base_version = ring.step,  // barrier blocks are never late
+                    .units = buffer.units};
+  if (nccl_ == nullptr) {
+    push(ring.block, share, std::move(header));
+    return;
+  }
+  copy_to_host(push_, buffer.values.data() + share.begin, buffer.on_host.data() + share.begin, share.size());
+  copying_.push_back({.is_here = push_.record(),
+                      .block = ring.block,
+                      .way = Leaving::Way::push,
+                      .range = share,
+                      .header = std::move(header),
+                      .sketch = {}});
 }
 
 void GradientSender::record(TraceEvent& event) {
@@ -228,7 +279,7 @@ void GradientSender::record(TraceEvent& event) {
 void GradientSender::finish() {
   waiting_.until(Activity::push_blocked, "gradients to come from the device", [this] { return copying_.empty(); });
   waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
-  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return sending_.empty(); });
+  waiting_.until(Activity::push_blocked, "pushes to leave", [this] { return copying_.empty() && sending_.empty(); });
 }
 
 }  // namespace hat

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "hat/comm/mailbox.hpp"
-#include "hat/comm/ring_all_reduce.hpp"
 #include "hat/device/device_buffer.hpp"
+#include "hat/device/nccl_communicator.hpp"
+#include "hat/device/profiler.hpp"
 #include "hat/gradient/barrier_schedule.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "hat/kernels/operations.hpp"
 #include "hat/metrics/trace.hpp"
+#include "worker/block_sum.hpp"
 #include "worker/waiting.hpp"
 
 namespace hat {
@@ -23,15 +25,16 @@ namespace hat {
 ///   copying   its sum is on its way from the device to the host, on a stream of its own; not on the CPU
 ///   ring      a ring all-reduce is under way in it (barrier blocks)
 ///   leaving   pushes are being sent from it
+/// With NCCL the ring comes first, in the device's memory, and this worker's share of the sum is copied.
 /// and back to adding in `begin`, which waits until it is free: of each block just before the backward pass comes to
 /// it. On a rank that is server as well, too, a push is sent and the sum is the server's own memory: with S > 0 the
 /// worker adds to the buffer again while that sum waits for the norm of its step, and with single-unit pushes several
 /// of them make one sum. A sum in place would be right in one mode only, and a second way for gradients to travel.
 class GradientSender {
  public:
-  /// `compute`: the stream of the backward passes.
+  /// `compute`: the stream of the backward passes. `nccl`: of all workers, sums barrier blocks; null: MPI does.
   GradientSender(const RunPlan& plan, const Stream& compute, int worker, Mailbox& mailbox, const Communicator& workers,
-                 Waiting& waiting, const BarrierSchedule& barriers);
+                 NcclCommunicator* nccl, Waiting& waiting, const BarrierSchedule& barriers);
   /// Pushes and rings are recorded there from now on; null: nowhere.
   void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
@@ -79,12 +82,16 @@ class GradientSender {
     std::vector<int64_t> units;
     int64_t tokens = 0;
     int64_t base_version = 0;
+    std::string ring_name;  // for profilers
+    std::string push_name;
   };
   /// What goes out once it has come from the device.
   struct Leaving {
+    enum class Way { push, ring, sketch_alone };
     Event is_here;
     int64_t block;
-    bool enters_ring;
+    Way way;
+    Range range;        // of a push
     PushHeader header;  // a ring needs step and generation
     std::optional<GradientSketch> sketch;
   };
@@ -92,19 +99,26 @@ class GradientSender {
     int64_t block;
     int64_t step;
     int64_t generation;
-    RingAllReduce operation;
+    BlockSum operation;
     TraceEvent event;
+    ProfilerSpan span;
   };
   struct Sending {
     int64_t block;
     Request request;
     TraceEvent event;
+    ProfilerSpan span;
   };
   bool in_ring(int64_t block) const;
   bool is_leaving(int64_t block) const;
   void record(TraceEvent& event);
   void leave(Leaving leaving);
   void start_ring(int64_t block, int64_t step, int64_t generation);
+  /// The same by NCCL, once `computed` has come.
+  void start_sum(int64_t block, int64_t step, int64_t generation, const Event& computed);
+  void keep(BlockSum operation, int64_t block, int64_t step, int64_t generation);
+  /// The sum of all workers is there: this worker's share of it goes out.
+  void send_share(const Ring& ring);
   /// Sends elements [range) of the block, one push per server that owns some of them.
   void push(int64_t block, Range range, PushHeader header);
   /// Header and body of the part of the block that one server owns.
@@ -122,6 +136,7 @@ class GradientSender {
   int worker_;
   Mailbox& mailbox_;
   const Communicator& workers_;
+  NcclCommunicator* nccl_;
   Waiting& waiting_;
   const BarrierSchedule& barriers_;
   std::vector<Buffer> buffers_;

@@ -11,6 +11,8 @@
 #include "hat/core/fault.hpp"
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
+#include "hat/device/cuda.hpp"
+#include "hat/device/gpu_counter.hpp"
 #include "hat/gradient/planted_noise.hpp"
 #include "hat/kernels/operations.hpp"
 #include "worker/device_parameters.hpp"
@@ -25,6 +27,12 @@
 namespace hat {
 
 namespace {
+
+std::vector<std::string> block_names(const RunPlan& plan) {
+  std::vector<std::string> names;
+  for (const BlockSpec& block : plan.layout.blocks) names.push_back(block.name);
+  return names;
+}
 
 /// What a pass reads of the host outlives it, whatever ends it.
 struct EndOfPass {
@@ -53,15 +61,16 @@ std::span<std::byte> shared_parameters(const RunPlan& plan, int world_rank, cons
 // sends gradients as soon as the backward pass leaves a block.
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
-       const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> beside_it,
-       Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
+       const Communicator& workers, NcclCommunicator* nccl, const Window& window, const NodeSlots* node_slots,
+       std::function<void()> beside_it, Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder,
+       EnergyCounter* counter)
       : plan(run_plan),
         worker(worker_number),
         beside(std::move(beside_it)),
         sampler(std::move(sample)),
         resident_before(resident_bytes_before),
         energy(counter),
-        trace(recorder),
+        trace(recorder, block_names(plan)),
         compute(plan.compute.device_at(plan.device_of(worker)), "compute"),
         mailbox(world, MailTag::to_worker),
         waiting(fmt::format("worker {}", worker), plan.deck.timeout_s, account, [this] { progress(); }),
@@ -69,7 +78,7 @@ struct Worker::Impl : PassObserver {
         leases(plan, worker, dataset, mailbox, waiting, barriers),
         cache(plan, world.rank(), compute.device(), window, node_slots, waiting),
         on_device(plan, compute, shared_parameters(plan, world.rank(), window, node_slots)),
-        sender(plan, compute, worker, mailbox, workers, waiting, barriers),
+        sender(plan, compute, worker, mailbox, workers, nccl, waiting, barriers),
         guard(plan, window, waiting),
         gang(plan, workers, waiting, account),
         exchange_trace(recorder),
@@ -78,6 +87,9 @@ struct Worker::Impl : PassObserver {
         versions_used(plan.layout.blocks.size(), 0),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
+    if (compute.device().kind == DeviceKind::cuda) {
+      gpu.emplace(cuda::visible_devices().devices.at(static_cast<size_t>(compute.device().index)).id);
+    }
     cache.set_trace(&trace);
     cache.set_before_pull([this](int64_t block) { on_device.wait(block); });
     sender.set_trace(recorder);
@@ -131,6 +143,8 @@ struct Worker::Impl : PassObserver {
   int64_t resident_before;
   EnergyCounter* energy;  // null: another worker of the node reads it
   double energy_read_s = 0;
+  std::optional<GpuCounter> gpu;  // of a worker on a CUDA device
+  double gpu_read_s = 0;
   WorkerTrace trace;
   Stream compute;
   Account account;
@@ -221,6 +235,11 @@ void Worker::Impl::say_alive(bool computes) {
 // In training and validation, and while something is waited for: counters run over after some minutes.
 void Worker::Impl::read_energy() {
   constexpr double kEvery_s = 30;
+  constexpr double kGpuEvery_s = 1;  // what its utilization is of
+  if (gpu && now_s() - gpu_read_s >= kGpuEvery_s) {
+    gpu->update();
+    gpu_read_s = now_s();
+  }
   if (energy == nullptr || now_s() - energy_read_s < kEvery_s) return;
   energy->update();
   energy_read_s = now_s();
@@ -578,6 +597,11 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
     energy->update();
     summary.node_joules = energy->joules().value_or(-1.0);
   }
+  if (gpu) {
+    gpu->update();
+    summary.device_joules = gpu->joules().value_or(-1.0);
+    summary.device_utilization = gpu->utilization().value_or(-1.0);
+  }
   summary.tokens = trained_tokens;
   summary.units = trained_units;
   summary.pulls = cache.counters().accepted;
@@ -613,10 +637,10 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
 }
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-               const Communicator& workers, const Window& window, const NodeSlots* node_slots,
+               const Communicator& workers, NcclCommunicator* nccl, const Window& window, const NodeSlots* node_slots,
                std::function<void()> beside, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
                EnergyCounter* energy)
-    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, window, node_slots, std::move(beside),
+    : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, nccl, window, node_slots, std::move(beside),
                                    std::move(sampler), resident_before, trace, energy)) {}
 Worker::~Worker() = default;
 

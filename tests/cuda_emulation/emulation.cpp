@@ -420,7 +420,7 @@ namespace {
 using cuda_emulation::Launch;
 
 struct Work {
-  std::function<void()> run;
+  std::function<bool()> run;    // false: not done yet, to be called again
   cudaEvent_t event = nullptr;  // instead: it is reached
   int64_t record = 0;           // which recording of it
 };
@@ -486,14 +486,17 @@ cudaError_t answer(cudaError_t error) {
 
 cudaStream_t actual(cudaStream_t stream) { return stream == nullptr ? &default_stream : stream; }
 
-void run_next(cudaStreamOfEmulation& stream) {
+/// False: the next work waits for others.
+bool run_next(cudaStreamOfEmulation& stream) {
   Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (work.event != nullptr) {
     work.event->reached = std::max(work.event->reached, work.record);
-  } else {
-    work.run();
+  } else if (!work.run()) {
+    stream.queue.push_front(std::move(work));
+    return false;
   }
+  return true;
 }
 
 void drain(cudaStreamOfEmulation& stream) {
@@ -524,6 +527,13 @@ namespace cuda_emulation {
 void set_devices(int number) { device_count() = number; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  enqueue_polled(stream, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+void enqueue_polled(cudaStream_t stream, std::function<bool()> work) {
   actual(stream)->queue.push_back({.run = std::move(work)});
 }
 
@@ -685,7 +695,12 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int /*flags*/) {
   const int64_t record = event->recorded;
-  cuda_emulation::enqueue(stream, [event, record] { reach(event, record); });
+  cuda_emulation::enqueue_polled(stream, [event, record] {
+    while (event->reached < record && event->stream != nullptr && !event->stream->queue.empty()) {
+      if (!run_next(*event->stream)) return false;
+    }
+    return true;
+  });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/) {

@@ -32,7 +32,7 @@ struct Push {
 struct Rank {
   explicit Rank(const RunPlan& run_plan) : plan(run_plan) {
     if (world.rank() == 0) return;
-    sender.emplace(plan, Stream(Device{}), world.rank() - 1, mailbox, workers, waiting, barriers);
+    sender.emplace(plan, Stream(Device{}), world.rank() - 1, mailbox, workers, /*nccl=*/nullptr, waiting, barriers);
   }
   ~Rank() { world.barrier(); }
 

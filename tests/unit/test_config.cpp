@@ -241,7 +241,12 @@ struct BadDeck {
   const char* expected;  // behind "<file>: "
 };
 
-class BadDecks : public testing::TestWithParam<BadDeck> {};
+class BadDecks : public testing::TestWithParam<BadDeck> {
+ protected:
+  void SetUp() override {  // what ctest sets for all tests would stand before the decks
+    for (const char* name : {"HAT_DEVICE", "HAT_PRECISION"}) unsetenv(name);
+  }
+};
 
 TEST_P(BadDecks, GiveOneLineWithFileKeyAndReason) {
   unsetenv("HAT_DEVICE");  // NOLINT(concurrency-mt-unsafe): what tests are run with would win over the deck

@@ -261,19 +261,21 @@ struct WorkerSummary {
   double emulated_s = 0;        ///< that its emulated device worked; 0: it had none
   double mean_lag_s = 0;        ///< by which parts of units ended later than on that device
   double worst_lag_s = 0;
-  double wall_seconds = 0;       ///< from its first lease request to this message, by the clock
-  double node_joules = -1;       ///< energy counters of its node over the run; negative: not read here
-  int64_t pulls_skipped = 0;     ///< blocks that had not changed, or that another worker had fetched to the node
-  int64_t skipped_bytes = 0;     ///< of those
-  int64_t prefetches = 0;        ///< blocks asked for before their unit began
-  int64_t wrong_prefetches = 0;  ///< of those: something else was needed then
+  double wall_seconds = 0;         ///< from its first lease request to this message, by the clock
+  double node_joules = -1;         ///< energy counters of its node over the run; negative: not read here
+  int64_t pulls_skipped = 0;       ///< blocks that had not changed, or that another worker had fetched to the node
+  int64_t skipped_bytes = 0;       ///< of those
+  int64_t prefetches = 0;          ///< blocks asked for before their unit began
+  int64_t wrong_prefetches = 0;    ///< of those: something else was needed then
+  double device_joules = -1;       ///< energy counter of its GPU over the run; negative: not read
+  double device_utilization = -1;  ///< fraction of time in which a kernel ran there; negative: not read
   double unit_time_error = -1;  ///< filled in by server 0: mean relative error of predicted seconds of units; < 0: none
   template <class F>
   void fields(F& f) {
     f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
         f(exchanged_bytes), f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s),
         f(mean_lag_s), f(worst_lag_s), f(wall_seconds), f(node_joules), f(pulls_skipped), f(skipped_bytes),
-        f(prefetches), f(wrong_prefetches), f(unit_time_error);
+        f(prefetches), f(wrong_prefetches), f(device_joules), f(device_utilization), f(unit_time_error);
   }
 };
 

@@ -77,6 +77,13 @@ struct GangConfig {
                                                 ///< in bf16 travel as they are
 };
 
+/// Of GPU workers (keys comm.nccl.*).
+enum class NcclAlgorithm { ring, tree, automatic };
+struct NcclConfig {
+  NcclAlgorithm algorithm = NcclAlgorithm::ring;
+  double bucket_mib = 32;  ///< gradients that are summed in one go
+};
+
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::adamw;  ///< key optimizer
   double learning_rate = 1e-3;                ///< AdamW (also beside Muon) and SGD
@@ -228,6 +235,7 @@ struct Deck {
   SampleConfig sample;
   TraceConfig trace;
   EmulationConfig emulation;
+  NcclConfig nccl;
   SensitivityConfig sensitivity;
   StalenessLimitConfig staleness_limit;
 };

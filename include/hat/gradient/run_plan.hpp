@@ -35,6 +35,8 @@ struct RunPlan {
   ComputeOptions compute;        ///< of all workers
   /// By worker: the index of its CUDA device among those that its process sees; empty on CPUs.
   std::vector<int> device_of_worker;
+  bool sums_with_nccl =
+      false;                 ///< barrier blocks' gradients, on CUDA devices; otherwise MPI does, in the host's memory
   int64_t noise_block = -1;  ///< number of sensitivity.noise_block
   /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
   std::vector<int> pull_group;

@@ -5,6 +5,7 @@
 
 #include "hat/comm/communicator.hpp"
 #include "hat/dataset/dataset.hpp"
+#include "hat/device/nccl_communicator.hpp"
 #include "hat/gradient/node_slots.hpp"
 #include "hat/gradient/run_plan.hpp"
 #include "hat/metrics/energy_counter.hpp"
@@ -20,14 +21,15 @@ class Worker {
   using Sampler =
       std::function<std::string(Transformer&, const ParameterPointers&, const std::function<bool()>& goes_on)>;
 
-  /// `workers`: communicator of all workers, for rings. `node_slots`: parameters kept
-  /// together with other workers, or nullptr. `beside`: called whenever the worker has a moment, may be empty: what
-  /// else its rank does, such as letting its server work. `sampler` is used by worker 0, at the end. `resident_before`:
-  /// bytes of its own this process occupied before any of the run's memory was made, for the summary. `trace` and
-  /// `energy` (counters of the node, of its first worker) may be null.
+  /// `workers`: communicator of all workers, for rings; `nccl`: the same of their GPUs, or nullptr: MPI sums for them,
+  /// too. `node_slots`: parameters kept together with other workers, or nullptr. `beside`: called whenever the worker
+  /// has a moment, may be empty: what else its rank does, such as letting its server work. `sampler` is used by worker
+  /// 0, at the end. `resident_before`: bytes of its own this process occupied before any of the run's memory was made,
+  /// for the summary. `trace` and `energy` (counters of the node, of its first worker) may be null.
   Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
-         const Communicator& workers, const Window& window, const NodeSlots* node_slots, std::function<void()> beside,
-         Sampler sampler, int64_t resident_before, TraceRecorder* trace, EnergyCounter* energy);
+         const Communicator& workers, NcclCommunicator* nccl, const Window& window, const NodeSlots* node_slots,
+         std::function<void()> beside, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
+         EnergyCounter* energy);
   ~Worker();
 
   /// The whole working life. Throws Error when the run cannot go on.

@@ -157,6 +157,12 @@ inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
+inline void sincospi(double x, double* s, double* c) {
+  constexpr double kPi = 3.141592653589793238463;
+  const double in_one_turn = x - 2 * std::round(x / 2);  // exact
+  *s = std::sin(kPi * in_one_turn);
+  *c = std::cos(kPi * in_one_turn);
+}
 inline float __frcp_rn(float x) { return 1.0F / x; }
 inline unsigned int __float_as_uint(float x) {
   unsigned int bits = 0;
@@ -267,6 +273,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 namespace cuda_emulation {
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+/// Work with others that may not be there yet: called again until it gives true. Whoever asks for an event or a stream
+/// calls it once; who waits goes on calling.
+void enqueue_polled(cudaStream_t stream, std::function<bool()> work);
 /// Checks the limits of a launch, and enqueues it.
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread);
 cudaError_t allow_shared(const void* kernel, int bytes);

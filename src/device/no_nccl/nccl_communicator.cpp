@@ -1,0 +1,32 @@
+// Of a build without NCCL: nobody gets as far as a communicator.
+#include "hat/device/nccl_communicator.hpp"
+
+#include "hat/core/error.hpp"
+
+namespace hat {
+
+struct NcclAllReduce::Bucket {};
+struct NcclCommunicator::Impl {};
+
+std::string nccl_version() { return ""; }
+void choose_nccl_algorithm(NcclAlgorithm /*algorithm*/) {}
+
+namespace {
+[[noreturn]] void refuse() { throw Error("this build has no NCCL"); }
+}  // namespace
+
+bool NcclAllReduce::step() { refuse(); }
+bool NcclAllReduce::gathering() const { refuse(); }
+
+std::string NcclCommunicator::make_id() { refuse(); }
+NcclCommunicator::NcclCommunicator(const std::string& /*id*/, int /*size*/, int /*rank*/, const Device& /*device*/,
+                                   double /*timeout_s*/, const std::function<void()>& /*look*/) {
+  refuse();
+}
+NcclCommunicator::~NcclCommunicator() = default;
+int NcclCommunicator::size() const { refuse(); }
+int NcclCommunicator::rank() const { refuse(); }
+NcclAllReduce NcclCommunicator::start(std::span<float> /*data*/, Event /*computed*/, InBucket /*place*/) { refuse(); }
+void NcclCommunicator::abort() { refuse(); }
+
+}  // namespace hat

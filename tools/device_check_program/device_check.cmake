@@ -1,0 +1,10 @@
+# The program of tools/device_check: kernels, the device layer, and the definitions that they are compared with.
+#   hat_device_check(<target> <library with kernels and device layer>)
+function(hat_device_check target library)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/device_check_program/*.cpp)
+  add_executable(${target} ${sources})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/kernels/cuda)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Werror)
+  target_link_libraries(${target} PRIVATE ${library})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+endfunction()
