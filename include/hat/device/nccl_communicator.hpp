@@ -34,7 +34,7 @@ class NcclAllReduce {
   struct Bucket;
   NcclAllReduce(NcclCommunicator& communicator, std::shared_ptr<Bucket> bucket)
       : communicator_(&communicator), bucket_(std::move(bucket)) {}
-  NcclCommunicator* communicator_;
+  [[maybe_unused]] NcclCommunicator* communicator_;  // a build without NCCL has no use for it
   std::shared_ptr<Bucket> bucket_;
 };
 
