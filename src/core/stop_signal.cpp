@@ -2,31 +2,44 @@
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
 
 namespace hat {
 
 namespace {
 
-// The one thing that a signal handler may write to, and it takes no argument: it has to be global.
 std::atomic<int> first_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> catches{false};
 
-extern "C" void note_stop_signal(int signal) {
-  int none = 0;
-  first_signal.compare_exchange_strong(none, signal);
+sigset_t stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGUSR1}) sigaddset(&signals, signal);
+  return signals;
 }
 
 }  // namespace
 
+// No handler: its frame (2.5 KB with AVX-512) goes to where the stack pointer of the interrupted thread is, and
+// products of oneDNN use that register for other things. A handler that did nothing but store a number has overwritten
+// the heap there. So the signals are blocked, in this thread and those that it starts, and stay pending until they are
+// asked for.
 void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = note_stop_signal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  const sigset_t signals = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  catches = true;
 }
 
-int stop_signal() noexcept { return first_signal.load(); }
+int stop_signal() noexcept {
+  if (catches && first_signal == 0) {
+    const sigset_t signals = stop_signals();
+    const timespec at_once{};
+    const int signal = sigtimedwait(&signals, nullptr, &at_once);
+    int none = 0;
+    if (signal > 0) first_signal.compare_exchange_strong(none, signal);
+  }
+  return first_signal;
+}
 
 std::string signal_name(int signal) {
   if (signal == SIGTERM) return "SIGTERM";
