@@ -30,9 +30,9 @@ struct Found {
   fs::path folder;
 };
 
-/// Step folders of a run whose names end in `suffix`, ascending.
 enum class Kinds { folders, all };
 
+/// Step folders of a run whose names end in `suffix`, ascending; `all`: whatever has such a name.
 std::vector<Found> find_steps(const fs::path& run, std::string_view suffix, Kinds kinds = Kinds::folders) {
   std::vector<Found> found;
   std::error_code error;

@@ -44,11 +44,11 @@ class GradientLog {
   void add(LoggedComputation computation, ComputationLists lists);
   /// The server has nothing more to say of steps before this one. Never less than what was told before.
   void completed_before(int64_t step);
-  /// The newest of those: all that was said of steps before it is on the disk.
-  int64_t durable_steps() const { return durable_steps_; }
   /// That is when all its parts have had their updates; otherwise (computations are logged here) when the steps are
   /// committed.
   bool ends_with_parts() const { return config_.payload != LogPayload::metadata || server_ != 0; }
+  /// The newest step told by completed_before: all that was said of steps before it is on the disk.
+  int64_t durable_steps() const { return durable_steps_; }
 
   /// Whether the update of that number may be published: log.durability `commit`: it is on disk; `interval`: not too
   /// much waits to be written, and nothing waits for the disk longer than twice log.interval_s. Throws what writing
