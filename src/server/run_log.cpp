@@ -40,8 +40,8 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                                                 ? dataset.text_bytes(Split::validation)
                                                 : text_bytes(dataset, Split::validation, validation))),
       start_s_(now_s()),
-      interval_start_s_(start_s_),
       last_step_s_(start_s_),
+      speed_(start_s_),
       end_step_(plan.end_step),
       blocks_(plan),
       metrics_(run_ / "metrics.jsonl"),
@@ -71,7 +71,7 @@ void RunLog::write_status(json status) {
 }
 
 void RunLog::unit(const UnitReport& report) {
-  interval_tokens_ += report.tokens;
+  speed_.reported(report.tokens);
   run_metrics_.unit(report);
 }
 
@@ -106,19 +106,15 @@ void RunLog::step(const StepResult& result, double learning_rate, double norm, c
   run_metrics_.step(result, learning_rate, norm, seconds(), blocks);
   last_step_s_ = now_s();
   if (done % plan_.deck.log_every != 0 && done != end_step_) return;
-  const double now = now_s();
   std::string line_text =
       fmt::format("step {:>6}/{}  epoch {}  loss {:.4f} nats/token  rate {:.2e}", done, plan_.end_step, result.epoch,
                   mean(interval_loss_.nats, interval_loss_.tokens), learning_rate);
   if (!std::isnan(norm)) line_text += fmt::format("  norm {:.3f}", norm);
-  // Of what workers have reported meanwhile, for whatever steps: those that end together have their lines at once.
-  if (interval_tokens_ > 0) {
+  // Of what workers have reported meanwhile, for whatever steps.
+  if (const auto tokens_per_second = speed_.at_line(now_s())) {
     const AccountReading time = run_metrics_.take_interval();
-    line_text += fmt::format("  {:>7.0f} tokens/s  utilization {:.1f} %  communication {:.1f} %",
-                             static_cast<double>(interval_tokens_) / (now - interval_start_s_), 100 * utilization(time),
-                             100 * communication_share(time));
-    interval_start_s_ = now;
-    interval_tokens_ = 0;
+    line_text += fmt::format("  {:>7.0f} tokens/s  utilization {:.1f} %  communication {:.1f} %", *tokens_per_second,
+                             100 * utilization(time), 100 * communication_share(time));
   }
   say(line_text);
   interval_loss_ = {};
@@ -139,7 +135,7 @@ void RunLog::evaluation(const EvaluationResult& result) {
   say(fmt::format("validation after {}: {:.4f} bits per byte ({:.4f} nats/token, {} tokens)",
                   counted(result.step, "step"), bits_per_byte, mean(result.nats, result.tokens),
                   with_commas(result.tokens)));
-  interval_start_s_ += now_s() - last_step_s_;  // validation does not count as training speed
+  speed_.pause(now_s() - last_step_s_);
 }
 
 void RunLog::split_decision(const SplitDecision& decision) {

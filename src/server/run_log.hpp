@@ -14,6 +14,7 @@
 #include "hat/server/run_result.hpp"
 #include "server/block_log.hpp"
 #include "server/run_metrics.hpp"
+#include "server/training_speed.hpp"
 
 namespace hat {
 
@@ -105,9 +106,8 @@ class RunLog {
   double validation_bytes_;
   double start_s_;
   int64_t trained_tokens_ = 0;
-  double interval_start_s_;
-  double last_step_s_;           // when the last step was committed; validation begins then
-  int64_t interval_tokens_ = 0;  // of units that were reported
+  double last_step_s_;  // when the last step was committed; validation begins then
+  TrainingSpeed speed_;
   struct {
     double nats = 0;
     int64_t tokens = 0;
