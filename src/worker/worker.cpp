@@ -87,7 +87,7 @@ struct Worker::Impl : PassObserver {
         versions_used(plan.layout.blocks.size(), 0),
         closed_step(plan.first_step),
         block_waits(plan.layout.blocks.size(), 0.0) {
-    if (compute.device().kind == DeviceKind::cuda) {
+    if (plan.counts_device_of(worker)) {
       gpu.emplace(cuda::visible_devices().devices.at(static_cast<size_t>(compute.device().index)).id);
     }
     cache.set_trace(&trace);
@@ -143,7 +143,7 @@ struct Worker::Impl : PassObserver {
   int64_t resident_before;
   EnergyCounter* energy;  // null: another worker of the node reads it
   double energy_read_s = 0;
-  std::optional<GpuCounter> gpu;  // of a worker on a CUDA device
+  std::optional<GpuCounter> gpu;  // of a worker on a CUDA device, of the first where several share it
   double gpu_read_s = 0;
   WorkerTrace trace;
   Stream compute;
