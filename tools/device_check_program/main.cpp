@@ -23,9 +23,9 @@ struct Options {
   bool small = false;  ///< the smallest sizes only: for tools that make everything slow
   bool measure = true;
   bool compare = true;
-  std::string train;    ///< instead of everything else: a model
-  int nccl_gpus = 0;    ///< instead of everything else: sums over so many GPUs
-  int break_case = -1;  ///< for the test of this program: writes into that case's output before it is compared
+  std::string train = {};  ///< instead of everything else: a model
+  int nccl_gpus = 0;       ///< instead of everything else: sums over so many GPUs
+  int break_case = -1;     ///< for the test of this program: writes into that case's output before it is compared
 };
 
 std::vector<Case> all_cases(Gpu& gpu, const Sizes& sizes) {
