@@ -44,12 +44,13 @@ std::span<std::byte> shared_parameters(const RunPlan& plan, int world_rank, cons
 Worker::Impl::Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
                    const Communicator& workers, NcclCommunicator* nccl, const Window& window,
                    const NodeSlots* node_slots, std::function<void()> beside_it, Sampler sample,
-                   int64_t resident_bytes_before, TraceRecorder* recorder, EnergyCounter* counter)
+                   int64_t resident_bytes_before, int64_t free_before, TraceRecorder* recorder, EnergyCounter* counter)
     : plan(run_plan),
       worker(worker_number),
       beside(std::move(beside_it)),
       sampler(std::move(sample)),
       resident_before(resident_bytes_before),
+      device_free_before(free_before),
       energy(counter),
       trace(recorder, block_names(plan)),
       compute(plan.compute.device_at(plan.device_of(worker)), "compute"),
@@ -80,6 +81,25 @@ Worker::Impl::Impl(const RunPlan& run_plan, int worker_number, const Dataset& da
   }
   for (size_t block = 0; block < parameters.size(); ++block) {
     gradients.push_back(sender.buffer(static_cast<int64_t>(block)));
+  }
+  model.reserve(plan.largest_batches);
+  if (plan.unbounded()) {
+    squares = DeviceBuffer<double>(compute.device(), std::ssize(parameters));
+    squares_on_host = PinnedBuffer<double>(compute.device(), std::ssize(parameters));
+  }
+}
+
+// What others may still read or write stays: host memory, in which messages of MPI may be under way.
+void Worker::Impl::free_device() noexcept {
+  if (compute.device().kind == DeviceKind::cpu) return;
+  try {
+    compute.synchronize();
+    on_device.free_device();
+    sender.free_device();
+    squares = {};
+    const Transformer gone = std::move(model);
+    compute = Stream(Device{});
+  } catch (const std::exception&) {  // the device is lost as well: whoever needs it next will say so
   }
 }
 
@@ -232,6 +252,7 @@ void Worker::Impl::evaluate(LeasedWork& work) {
     explicit Observer(Impl& owner) : worker(owner) {}
     void before_forward(int64_t block) override { worker.before_forward(block); }
     void wait_for(const Stream& stream) override { worker.wait_for(stream); }
+    void before_growth() override { worker.before_growth(); }
     Impl& worker;
   } observer(*this);
   ask_ahead();  // who gets which group does not depend on how the others get on
@@ -246,12 +267,13 @@ void Worker::Impl::evaluate(LeasedWork& work) {
 
 Worker::Worker(const RunPlan& plan, int worker, const Dataset& dataset, const Communicator& world,
                const Communicator& workers, NcclCommunicator* nccl, const Window& window, const NodeSlots* node_slots,
-               std::function<void()> beside, Sampler sampler, int64_t resident_before, TraceRecorder* trace,
-               EnergyCounter* energy)
+               std::function<void()> beside, Sampler sampler, int64_t resident_before, int64_t device_free_before,
+               TraceRecorder* trace, EnergyCounter* energy)
     : impl_(std::make_unique<Impl>(plan, worker, dataset, world, workers, nccl, window, node_slots, std::move(beside),
-                                   std::move(sampler), resident_before, trace, energy)) {}
+                                   std::move(sampler), resident_before, device_free_before, trace, energy)) {}
 Worker::~Worker() = default;
 
 void Worker::run() { impl_->run(); }
+void Worker::free_device() noexcept { impl_->free_device(); }
 
 }  // namespace hat

@@ -26,8 +26,8 @@ namespace hat {
 struct Worker::Impl : PassObserver {
   Impl(const RunPlan& run_plan, int worker_number, const Dataset& dataset, const Communicator& world,
        const Communicator& workers, NcclCommunicator* nccl, const Window& window, const NodeSlots* node_slots,
-       std::function<void()> beside_it, Sampler sample, int64_t resident_bytes_before, TraceRecorder* recorder,
-       EnergyCounter* counter);
+       std::function<void()> beside_it, Sampler sample, int64_t resident_bytes_before, int64_t free_before,
+       TraceRecorder* recorder, EnergyCounter* counter);
 
   void run();
   LeasedWork next_work();
@@ -47,6 +47,8 @@ struct Worker::Impl : PassObserver {
   void before_backward() override;
   void after_backward(int64_t block) override;
   void wait_for(const Stream& stream) override;
+  void before_growth() override;
+  void free_device() noexcept;
 
   ParameterCache::Need need(int64_t block, const Lease& lease) const;
   double computed_seconds();
@@ -61,14 +63,15 @@ struct Worker::Impl : PassObserver {
   void send_block(int64_t block);
   void send_left();
   void send_all_clipped();
-  double gradient_norm(int64_t first_block, int64_t end_block);
+  std::vector<double> squares_of_blocks();
 
   const RunPlan& plan;
   int worker;
   std::function<void()> beside;
   Sampler sampler;
   int64_t resident_before;
-  EnergyCounter* energy;  // null: another worker of the node reads it
+  int64_t device_free_before;  // negative: not known
+  EnergyCounter* energy;       // null: another worker of the node reads it
   double energy_read_s = 0;
   std::optional<GpuCounter> gpu;  // of a worker on a CUDA device
   double gpu_read_s = 0;
@@ -88,6 +91,8 @@ struct Worker::Impl : PassObserver {
   Transformer model;
   ParameterPointers parameters;
   GradientPointers gradients;
+  DeviceBuffer<double> squares;  // of each block's gradient; unbounded
+  PinnedBuffer<double> squares_on_host;
   std::unique_ptr<EmulatedDevice> emulated;  // null: this machine's own speed
 
   // The unit being computed.

@@ -1,4 +1,7 @@
 #include <cmath>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "hat/comm/backoff.hpp"
 #include "hat/core/error.hpp"
@@ -138,26 +141,28 @@ void Worker::Impl::wait_for(const Stream& stream) {
   }
 }
 
-double Worker::Impl::gradient_norm(int64_t first_block, int64_t end_block) {
+// Who has entered a sum waits on the device for the others, and an allocation would wait for that in turn, on this
+// thread, which those others may be waiting for.
+void Worker::Impl::before_growth() { sender.wait_for_sums(); }
+
+/// Of each block's gradient.
+std::vector<double> Worker::Impl::squares_of_blocks() {
   const Operations& ops = operations(compute.device().kind);
-  const int64_t blocks = end_block - first_block;
-  DeviceBuffer<double> sums(compute.device(), blocks);
-  for (int64_t i = 0; i < blocks; ++i) {
-    const auto block = static_cast<size_t>(first_block + i);
-    ops.sum_of_squares(compute, plan.layout.blocks[block].size, gradients[block], sums.data() + i);
+  for (size_t block = 0; block < gradients.size(); ++block) {
+    ops.sum_of_squares(compute, plan.layout.blocks[block].size, gradients[block], squares.data() + block);
   }
-  std::vector<double> parts(static_cast<size_t>(blocks));
-  copy_to_host(compute, sums.data(), parts.data(), blocks);
-  compute.synchronize();
-  double sum = 0;
-  for (const double part : parts) sum += part;
-  return std::sqrt(sum) / static_cast<double>(unit_tokens);
+  copy_to_host(compute, squares.data(), squares_on_host.data(), squares.size());
+  wait_for(compute);
+  const std::span<const double> sums = squares_on_host.span();
+  return {sums.begin(), sums.end()};
 }
 
 // One update per push: the servers clip by a norm that only the worker knows, so pushes leave after the backward pass.
 void Worker::Impl::send_all_clipped() {
   const auto blocks = static_cast<int64_t>(parameters.size());
-  const double whole = gradient_norm(0, blocks);
+  const std::vector<double> of_blocks = squares_of_blocks();
+  const auto norm_of = [&](double sum) { return std::sqrt(sum) / static_cast<double>(unit_tokens); };
+  const double whole = norm_of(std::accumulate(of_blocks.begin(), of_blocks.end(), 0.0));
   if (!std::isfinite(whole)) {  // as servers refuse it where they add pushes up
     throw Error(fmt::format("the loss has diverged: the gradient of unit {} of step {} is not a number", current.unit,
                             current.step));
@@ -174,7 +179,7 @@ void Worker::Impl::send_all_clipped() {
         norm = previous_norm < 0 ? whole : previous_norm;
         break;
       case ClipRule::block:
-        norm = gradient_norm(block, block + 1);
+        norm = norm_of(of_blocks[static_cast<size_t>(block)]);
         break;
     }
     sender.sketch(block, current.step, current.order);

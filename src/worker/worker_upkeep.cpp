@@ -2,6 +2,7 @@
 
 #include "hat/core/proc.hpp"
 #include "hat/core/stop_signal.hpp"
+#include "hat/device/cuda.hpp"
 #include "worker/worker_impl.hpp"
 
 namespace hat {
@@ -101,6 +102,9 @@ void Worker::Impl::say_goodbye(int64_t end_step) {
   summary.resident_before = resident_before;
   summary.peak_resident = peak_resident_bytes();
   summary.shared_resident = shared_resident_bytes();
+  if (device_free_before >= 0) {
+    summary.device_taken = device_free_before - cuda::free_bytes(compute.device().index);
+  }
   if (emulated) {
     summary.emulated_s = emulated->busy_seconds();
     summary.mean_lag_s = emulated->lag().mean_s;
