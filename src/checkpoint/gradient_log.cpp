@@ -291,7 +291,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
 bool GradientLog::compresses() const {
   if (config_.compression != LogCompression::automatic) return config_.compression == LogCompression::deflate;
   if (newest_sum_.empty() || written_s_ <= 0) return false;
-  return compression_pays(measure_compression(newest_sum_), static_cast<double>(written_bytes_) / written_s_);
+  return compression_pays(measure_compression(newest_sum_), static_cast<double>(written_bytes_) / written_s_,
+                          written_s_ / (now_s() - first_written_s_));
 }
 
 void GradientLog::write_rows(Segment& segment) {
@@ -394,6 +395,7 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
     durable_steps_ = completed_steps_;
   }
   if (plain_bytes > 0) {
+    if (written_bytes_ == 0) first_written_s_ = begin_s;
     written_bytes_ += plain_bytes;
     written_s_ += now_s() - begin_s;
   }

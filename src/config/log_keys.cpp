@@ -30,7 +30,7 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
       "log.compression", log.compression,
       {{"auto", LogCompression::automatic}, {"none", LogCompression::none}, {"deflate", LogCompression::deflate}},
       "Lossless compression of the sums in the log (shuffled bytes, deflate; every HDF5 program reads it): auto "
-      "decides for each file, from the second one on, whether that is faster than writing them as they are");
+      "compresses a file, from the second one on, where writing takes more than half of the time and would be faster");
 }
 
 void check_log(const OptionSet& options, const Deck& deck) {

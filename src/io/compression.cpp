@@ -30,8 +30,9 @@ Compressibility measure_compression(std::span<const float> values) {
           .bytes_per_s = static_cast<double>(bytes.size()) / std::max(now_s() - begin_s, 1e-9)};
 }
 
-bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s) {
-  if (written_bytes_per_s <= 0 || compressibility.bytes_per_s <= 0) return false;
+bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s, double busy_share) {
+  constexpr double kHardlyKeepsUp = 0.5;
+  if (busy_share < kHardlyKeepsUp || written_bytes_per_s <= 0 || compressibility.bytes_per_s <= 0) return false;
   return 1 / compressibility.bytes_per_s + compressibility.ratio / written_bytes_per_s < 1 / written_bytes_per_s;
 }
 

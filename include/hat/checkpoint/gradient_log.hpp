@@ -103,6 +103,7 @@ class GradientLog {
   std::vector<float> newest_sum_;  // log.compression auto: a piece of what shall be written
   int64_t written_bytes_ = 0;      // to files without compression, and the seconds that this took, fsync included
   double written_s_ = 0;
+  double first_written_s_ = 0;     // when that began
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -15,8 +15,9 @@ inline constexpr size_t kMostCompressedValues = 65'536;  ///< that are looked at
 /// Compresses a part of the values, and throws the result away.
 Compressibility measure_compression(std::span<const float> values);
 
-/// Whether compressing and writing the rest takes less time than writing everything. `written_bytes_per_s`: by the
-/// disk, 0: not known.
-bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s);
+/// Whether to compress what a thread beside training writes. `written_bytes_per_s`: by the disk, 0: not known.
+/// `busy_share`: of its time, that the thread spends writing. Compressing takes processor time that training may lack, so
+/// it pays only where the thread hardly keeps up with what it is given, and would take less time that way.
+bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s, double busy_share);
 
 }  // namespace hat
