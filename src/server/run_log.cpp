@@ -45,6 +45,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"workers", plan_.roles.workers()},
                        {"worker_bytes", plan_.worker_bytes},
                        {"device", name_of(plan_.compute.device)},
+                       {"device_bytes", plan_.device_bytes},
                        {"precision", name_of(plan_.compute.arithmetic)},
                        {"revision", build_info().revision}}
                       .dump());
@@ -189,7 +190,8 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"wall_seconds", summary.wall_seconds},
                        {"node_joules", known(summary.node_joules)},
                        {"device_joules", known(summary.device_joules)},
-                       {"device_utilization", known(summary.device_utilization)}}
+                       {"device_utilization", known(summary.device_utilization)},
+                       {"device_taken", summary.device_taken < 0 ? json(nullptr) : json(summary.device_taken)}}
                       .dump());
   run_metrics_.worker(summary);
   workers_.push_back(summary);

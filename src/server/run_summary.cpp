@@ -20,6 +20,11 @@ void RunLog::say_memory() const {
   const auto used = [](const WorkerSummary& w) { return w.peak_resident - w.shared_resident - w.resident_before; };
   const auto most = std::max_element(workers_.begin(), workers_.end(),
                                      [&](const auto& a, const auto& b) { return used(a) < used(b); });
+  const auto on_device = std::ranges::max_element(workers_, {}, &WorkerSummary::device_taken);
+  if (on_device != workers_.end() && on_device->device_taken >= 0) {
+    say(fmt::format("memory of worker {}'s device: {} taken; {} was planned", on_device->worker,
+                    human_bytes(on_device->device_taken), human_bytes(plan_.device_bytes)));
+  }
   if (most == workers_.end() || most->peak_resident == 0) return;  // /proc does not tell
   say(
       fmt::format("memory of worker {}'s process: at most {}, of it {} before training, {} shared with servers and {} "
