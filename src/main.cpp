@@ -27,6 +27,9 @@ int report(const std::exception& error, hat::ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Line by line, also into files: mpirun ends a rank once another has left with an exit code, and what is not out is
+  // lost.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   try {
     CLI::App app("HAT: hybrid asynchronous training of transformer language models", "hat");
     app.set_version_flag("--version", "hat " + hat::build_info().version + " (" + hat::build_info().revision + ")");

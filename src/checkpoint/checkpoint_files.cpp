@@ -23,8 +23,9 @@ void check_format(const hdf5::Group& root, const std::string& format) {
 }
 
 std::string read_whole(const fs::path& path) {
+  if (fs::exists(path) && !fs::is_regular_file(path)) throw InputError(path.string(), "", "is no file");
   std::ifstream file(path, std::ios::binary);
-  if (!file || fs::is_directory(path)) throw InputError(path.string(), "", "cannot be read");
+  if (!file) throw InputError(path.string(), "", "cannot be read");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 

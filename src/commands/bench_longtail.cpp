@@ -390,6 +390,7 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
     } else {
       print_tables(plan, groups, machine, *peaks);
     }
+    std::fflush(stdout);  // mpirun ends this rank once another has left with an exit code, and what is not out is lost
   }
   world.wait_barrier(kWaitForRun_s, "the result to be printed");
   return code;

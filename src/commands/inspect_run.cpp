@@ -136,6 +136,7 @@ void add_deck(const fs::path& run, Inspection& result) {
   const fs::path path = run / "deck.toml";
   try {
     if (!fs::exists(path)) throw InputError(path.string(), "", "is missing");
+    if (!is_file(path, result.problems)) return;
     parse_deck(read_deck_file(path), path.string());
     result.text += fmt::format("  deck        {}\n", path.string());
   } catch (const InputError& error) {

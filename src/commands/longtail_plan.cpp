@@ -442,6 +442,10 @@ DeckMaker::DeckMaker(std::vector<std::string> arguments, const OptionSet& bench_
   }
   user->options.load(file_);
   for (const auto& [key, option] : kOwnKeys) refuse_if_set(user->options, key, option);
+  if (user->deck.fault.at != FaultPoint::none) {
+    throw InputError(user->options.place("fault.at"), user->options.name("fault.at"),
+                     "faults come to runs of hat train only");
+  }
   user_ = user;
 }
 

@@ -24,6 +24,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// To read, if it is a file: a pipe of that name would keep its reader waiting.
+std::ifstream opened(const fs::path& path) {
+  std::ifstream file;
+  if (fs::is_regular_file(path)) {
+    file.open(path, std::ios::binary);
+  } else {
+    file.setstate(std::ios::failbit);
+  }
+  return file;
+}
+
 bool holds_run(const fs::path& run) {
   return fs::exists(run / "deck.toml") || fs::exists(run / "metrics.jsonl") || fs::exists(run / "checkpoints");
 }
@@ -43,7 +54,7 @@ fs::path failure_claim(const fs::path& run) { return run / ".hat-failure"; }
 
 bool has_status(const fs::path& run, const char* wanted) noexcept {
   try {
-    std::ifstream file(run / "status.json");
+    std::ifstream file = opened(run / "status.json");
     const auto status = nlohmann::json::parse(file, nullptr, false);
     return status.is_object() && status.value("status", "") == wanted;
   } catch (const std::exception&) {
@@ -85,7 +96,7 @@ void set_damaged_aside(const fs::path& run) {
     if (fs::exists(run / name) && !fs::is_directory(run / name)) set_aside(run / name, "it is no folder");
   }
   const fs::path path = run / "metrics.jsonl";
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = opened(path);
   std::string line;
   if (!std::getline(file, line) || nlohmann::json::parse(line, nullptr, false).is_object()) return;
   set_aside(path, "its first line is no JSON object");
@@ -233,7 +244,7 @@ bool is_over(const RunPlan& plan) {
 
 int64_t last_logged_step(const fs::path& run) {
   std::string newest;
-  std::ifstream metrics(run / "metrics.jsonl");
+  std::ifstream metrics = opened(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     if (is_step_line(line)) newest = line;
   }
@@ -243,7 +254,7 @@ int64_t last_logged_step(const fs::path& run) {
 }
 
 bool loses_no_step(const fs::path& run) {
-  std::ifstream file(run / "deck.toml");
+  std::ifstream file = opened(run / "deck.toml");
   const std::string deck(std::istreambuf_iterator<char>(file), {});
   const std::string payload = stored_value(deck, "log.payload").value_or("");
   return (payload == "\"sum\"" || payload == "\"push\"") && stored_value(deck, "log.durability") == "\"commit\"";
@@ -251,7 +262,7 @@ bool loses_no_step(const fs::path& run) {
 
 std::optional<Element> last_arithmetic(const fs::path& run) {
   std::optional<Element> last;
-  std::ifstream metrics(run / "metrics.jsonl");
+  std::ifstream metrics = opened(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     if (line.find("\"kind\":\"start\"") == std::string::npos) continue;
     for (const Element arithmetic : {Element::fp32, Element::bf16}) {
@@ -262,7 +273,7 @@ std::optional<Element> last_arithmetic(const fs::path& run) {
 }
 
 bool has_logged_steps(const fs::path& run) {
-  std::ifstream metrics(run / "metrics.jsonl");
+  std::ifstream metrics = opened(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     if (is_step_line(line)) return true;
   }

@@ -17,6 +17,7 @@ void check_readable(const std::filesystem::path& path) {
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) throw InputError(path.string(), "", "no such file");
   if (std::filesystem::is_directory(status)) throw InputError(path.string(), "", "is a folder, not a file");
+  if (!std::filesystem::is_regular_file(status)) throw InputError(path.string(), "", "is no regular file");
   if (::access(path.c_str(), R_OK) != 0) throw InputError(path.string(), "", std::strerror(errno));
   const auto size = std::filesystem::file_size(path, error);
   if (error) throw InputError(path.string(), "", error.message());

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cmath>
 #include <numeric>
@@ -127,6 +129,8 @@ TEST(Hdf5, UnreadableFilesAreNamedWithTheReason) {
   expect_input_error(open("none.h5"), {"none.h5", "no such file"});
   std::filesystem::create_directory(folder / "dir.h5");
   expect_input_error(open("dir.h5"), {"dir.h5", "is a folder"});
+  ASSERT_EQ(mkfifo((folder / "pipe.h5").c_str(), 0600), 0);  // reading it would wait for ever
+  expect_input_error(open("pipe.h5"), {"pipe.h5", "is no regular file"});
   write_bytes(folder / "empty.h5", "");
   expect_input_error(open("empty.h5"), {"empty.h5", "is empty"});
   write_bytes(folder / "text.h5", "not what you think\n");
