@@ -49,6 +49,7 @@ void bias_backward(const Stream& stream, int64_t T, int64_t N, const float* dy, 
 void residual_forward(const Stream& stream, int64_t T, int64_t N, const float* x, const float* bias, float* y);
 void cross_entropy(const Stream& stream, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
                    const int32_t* targets, float* logits, double* row_nats);
+void round(const Stream& stream, int64_t n, const float* x, bfloat16* y);
 void fill(const Stream& stream, int64_t n, float value, float* y);
 void scale(const Stream& stream, int64_t n, float alpha, float* y);
 void sum_of_squares(const Stream& stream, int64_t n, const float* x, double* sum);

@@ -2,6 +2,11 @@
 
 namespace hat::cpu {
 
+void round(const Stream& stream, int64_t n, const float* x, bfloat16* y) {
+#pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
+  for (int64_t i = 0; i < n; ++i) y[i] = to_bfloat16(x[i]);
+}
+
 void fill(const Stream& stream, int64_t n, float value, float* y) {
 #pragma omp parallel for simd num_threads(stream.threads()) schedule(static)
   for (int64_t i = 0; i < n; ++i) y[i] = value;

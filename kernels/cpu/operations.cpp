@@ -8,6 +8,10 @@ const Operations& operations(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda::cuda_operations();
   static constexpr Operations kCpu = {
       .gemm = cpu::gemm,
+      .gemm_scratch = [](Element, Transpose, Transpose, int64_t, int64_t, int64_t, Element,
+                         Element) { return int64_t{0}; },
+      .column_sums_scratch = [](int64_t, int64_t) { return int64_t{0}; },
+      .reserve = [](const Stream&, int64_t) {},
       .embedding_forward = cpu::embedding_forward,
       .embedding_backward = cpu::embedding_backward,
       .rmsnorm_forward = cpu::rmsnorm_forward,
@@ -31,6 +35,7 @@ const Operations& operations(DeviceKind kind) {
       .bias_backward = cpu::bias_backward,
       .residual_forward = cpu::residual_forward,
       .cross_entropy = cpu::cross_entropy,
+      .round = cpu::round,
       .fill = cpu::fill,
       .scale = cpu::scale,
       .sum_of_squares = cpu::sum_of_squares,

@@ -22,6 +22,8 @@ __global__ void add_row_with_bias(int64_t T, int64_t N, const float* x, const fl
 
 }  // namespace
 
+int64_t column_sums_scratch(int64_t T, int64_t N) { return bands_of(T) * N * static_cast<int64_t>(sizeof(float)); }
+
 void bias_backward(const Stream& stream, int64_t T, int64_t N, const float* dy, float* d_bias) {
   add_column_sums(stream, T, N, Element{N, dy}, d_bias);
 }

@@ -41,14 +41,19 @@ __global__ inline void add_bands(int64_t N, int64_t bands, const float* partial,
 }
 }  // namespace column_sums
 
-/// sums (N) += value(t, c) over the T rows. Uses the stream's scratch memory.
+/// Bands that T rows are cut into.
+inline int64_t bands_of(int64_t T) {
+  constexpr int64_t kLeastRows = 64;
+  return std::clamp<int64_t>(T / kLeastRows, 1, column_sums::kMostBands);
+}
+
+/// sums (N) += value(t, c) over the T rows. Uses column_sums_scratch bytes of the stream's scratch memory.
 template <class Value>
 void add_column_sums(const Stream& stream, int64_t T, int64_t N, Value value, float* sums) {
   using namespace column_sums;
-  constexpr int64_t kLeastRows = 64;
   constexpr int kThreads = kColumns * kRowThreads;
   if (T == 0 || N == 0) return;
-  const int64_t bands = std::clamp<int64_t>(T / kLeastRows, 1, kMostBands);
+  const int64_t bands = bands_of(T);
   const int64_t band_rows = divide_up(T, bands);
   auto* partial = static_cast<float*>(stream.cuda()->scratch(static_cast<size_t>(bands * N) * sizeof(float)));
   const dim3 grid(static_cast<unsigned int>(divide_up(N, kColumns)), static_cast<unsigned int>(bands));

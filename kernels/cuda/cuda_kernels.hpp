@@ -9,6 +9,11 @@ namespace hat::cuda {
 void gemm(const Stream& stream, Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
           int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
           int64_t ldc);
+int64_t gemm_scratch(Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                     Element a, Element b);
+int64_t column_sums_scratch(int64_t T, int64_t N);
+/// Also makes what the library of matrix products keeps.
+void reserve(const Stream& stream, int64_t bytes);
 /// y = x rounded to bf16, (rows, columns) with rows so many elements apart; what lies between rows of y is undefined.
 void round_rows(const Stream& stream, int64_t rows, int64_t columns, const float* x, int64_t x_stride, bfloat16* y,
                 int64_t y_stride);
@@ -56,6 +61,7 @@ void bias_backward(const Stream& stream, int64_t T, int64_t N, const float* dy, 
 void residual_forward(const Stream& stream, int64_t T, int64_t N, const float* x, const float* bias, float* y);
 void cross_entropy(const Stream& stream, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
                    const int32_t* targets, float* logits, double* row_nats);
+void round(const Stream& stream, int64_t n, const float* x, bfloat16* y);
 void fill(const Stream& stream, int64_t n, float value, float* y);
 void scale(const Stream& stream, int64_t n, float alpha, float* y);
 void sum_of_squares(const Stream& stream, int64_t n, const float* x, double* sum);

@@ -23,6 +23,7 @@ template <class... Parameters, class... Arguments>
 void launch(const Stream& stream, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes,
             Arguments&&... arguments) {
   constexpr size_t kSharedWithoutAsking = 48 * 1024;
+  stream.cuda()->make_current();
   if (shared_bytes > kSharedWithoutAsking) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
           "cudaFuncSetAttribute");

@@ -165,12 +165,24 @@ class Products {
   std::map<Shape, Product> products_;
 };
 
+/// The stream's device must be the current one.
 Products& products_of(CudaStream& stream) {
   if (!stream.products()) stream.products() = std::make_shared<Products>();
   return *static_cast<Products*>(stream.products().get());
 }
 
+/// Columns that a rounded operand's rows are apart: the library's faster algorithms want rows that begin at multiples
+/// of 16 bytes.
+int64_t rounded_stride(int64_t columns) {
+  constexpr int64_t kStep = 8;
+  return (columns + kStep - 1) / kStep * kStep;
+}
+
 size_t padded(size_t bytes) { return (bytes + kMostAlignment - 1) / kMostAlignment * kMostAlignment; }
+
+size_t scratch_of(int64_t rows, int64_t stride) {
+  return padded(static_cast<size_t>(rows * stride) * sizeof(bfloat16));
+}
 
 /// An operand on its way to the library.
 class Operand {
@@ -181,16 +193,12 @@ class Operand {
         matrix_{.rows = rows, .columns = columns, .stride = stride, .alignment = alignment_of(values.data())},
         is_rounded_(arithmetic == Element::bf16 && values.element() == Element::fp32) {
     if (!is_rounded_) return;
-    // The library's faster algorithms want rows that begin at multiples of 16 bytes.
-    constexpr int64_t kStep = 8;
-    matrix_.stride = (columns + kStep - 1) / kStep * kStep;
+    matrix_.stride = rounded_stride(columns);
     matrix_.alignment = kMostAlignment;
   }
   /// As the library gets it.
   const Matrix& matrix() const { return matrix_; }
-  size_t scratch_bytes() const {
-    return is_rounded_ ? padded(static_cast<size_t>(matrix_.rows * matrix_.stride) * sizeof(bfloat16)) : 0;
-  }
+  size_t scratch_bytes() const { return is_rounded_ ? scratch_of(matrix_.rows, matrix_.stride) : 0; }
   /// Rounds it into `scratch`, if it must be. Returns where it is then.
   const void* bring(const Stream& stream, std::byte* scratch) const {
     if (!is_rounded_) return values_.data();
@@ -208,6 +216,25 @@ class Operand {
 
 }  // namespace
 
+int64_t gemm_scratch(Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                     Element a, Element b) {
+  const bool turned_a = transpose_a == Transpose::yes;
+  const bool turned_b = transpose_b == Transpose::yes;
+  const auto rounded = [&](Element element, int64_t rows, int64_t columns) {
+    const bool is_rounded = arithmetic == Element::bf16 && element == Element::fp32;
+    return is_rounded ? scratch_of(rows, rounded_stride(columns)) : 0;
+  };
+  return static_cast<int64_t>(rounded(a, turned_a ? k : m, turned_a ? m : k) +
+                              rounded(b, turned_b ? n : k, turned_b ? k : n) + kMostWorkspace);
+}
+
+void reserve(const Stream& stream, int64_t bytes) {
+  CudaStream& cuda = *stream.cuda();
+  cuda.make_current();
+  cuda.scratch(static_cast<size_t>(bytes));
+  products_of(cuda);
+}
+
 void gemm(const Stream& stream, Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
           int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
           int64_t ldc) {
@@ -217,6 +244,7 @@ void gemm(const Stream& stream, Element arithmetic, Transpose transpose_a, Trans
   const Operand first(arithmetic, a, turned_a ? k : m, turned_a ? m : k, lda);
   const Operand second(arithmetic, b, turned_b ? n : k, turned_b ? k : n, ldb);
   CudaStream& cuda = *stream.cuda();
+  cuda.make_current();
   Products& products = products_of(cuda);
   const Product& product = products.of({.operands = arithmetic,
                                         .tf32 = stream.device().tf32,

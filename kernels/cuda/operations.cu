@@ -5,6 +5,9 @@ namespace hat::cuda {
 const Operations& cuda_operations() {
   static constexpr Operations kCuda = {
       .gemm = gemm,
+      .gemm_scratch = gemm_scratch,
+      .column_sums_scratch = column_sums_scratch,
+      .reserve = reserve,
       .embedding_forward = embedding_forward,
       .embedding_backward = embedding_backward,
       .rmsnorm_forward = rmsnorm_forward,
@@ -28,6 +31,7 @@ const Operations& cuda_operations() {
       .bias_backward = bias_backward,
       .residual_forward = residual_forward,
       .cross_entropy = cross_entropy,
+      .round = round,
       .fill = fill,
       .scale = scale,
       .sum_of_squares = sum_of_squares,

@@ -46,4 +46,6 @@ void round_rows(const Stream& stream, int64_t rows, int64_t columns, const float
   }
 }
 
+void round(const Stream& stream, int64_t n, const float* x, bfloat16* y) { round_rows(stream, 1, n, x, n, y, n); }
+
 }  // namespace hat::cuda

@@ -232,10 +232,9 @@ DeviceKind device_for_one(const std::string& wanted) {
 }
 
 int64_t device_share(const RunSetup& setup) {
-  // Libraries, kernels and what they need between their blocks take the rest.
+  // Kernels, and those of libraries, are loaded when they are needed; NCCL's buffers are an estimate.
   constexpr double kUsable = 0.9;
-  const auto free = static_cast<double>(cuda::free_bytes(setup.plan.device_of(setup.worker)));
-  return static_cast<int64_t>(kUsable * free) / setup.device_sharers;
+  return static_cast<int64_t>(kUsable * static_cast<double>(setup.free_of_device)) / setup.device_sharers;
 }
 
 }  // namespace hat

@@ -35,7 +35,7 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
 /// What one process alone computes on, by its key `device`: auto, cpu or cuda. Throws KeyError.
 DeviceKind device_for_one(const std::string& wanted);
 
-/// Bytes that this worker may allocate on its CUDA device.
+/// Bytes that this worker may allocate on its CUDA device, of what was free there.
 int64_t device_share(const RunSetup& setup);
 
 }  // namespace hat

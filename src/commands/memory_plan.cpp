@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "commands/compute_choice.hpp"
 #include "hat/core/error.hpp"
@@ -61,45 +62,80 @@ UnitSizes unit_sizes(const Dataset& dataset, const RunPlan& plan) {
 
 namespace {
 
-/// Of the member that needs most: the first has most tokens, the last most keys and values of others.
-int64_t gang_activations(const RunPlan& plan, const UnitSizes& sizes, Transformer& model) {
+/// Of a gang on the longest sequence, the ranges of those that need most: the first has most tokens, the last most keys
+/// and values of others.
+std::vector<GangRange> largest_ranges(const RunPlan& plan, const UnitSizes& sizes) {
   const BlockFlop flop = sum(count_flop(plan.deck.model, plan.layout));
-  const int64_t values = key_value_elements(plan.deck.model) / plan.deck.model.layers;
-  int64_t most = 0;
+  std::vector<GangRange> ranges;
+  if (!plan.forms_gangs() || sizes.longest <= 1) return ranges;
   for (const int64_t members : {std::max<int64_t>(2, sizes.least_gang), plan.gang_workers()}) {
     const std::vector<double> speeds(static_cast<size_t>(members), 1.0);
     GangRange range{.bounds = equal_cost_bounds(sizes.longest, flop.per_square / flop.per_token, speeds)};
     for (const int64_t member : {int64_t{0}, range.members() - 1}) {
       range.member = member;
-      // Copies that wait for receivers, at most of all layers; gradients that are awaited, of two layers; keys and
-      // values that come in another format than they are kept in.
-      const int64_t others = range.members() - 1 - member;
-      const int64_t copies = (others > 0 ? plan.deck.model.layers : 0) + 2 * others;
-      int64_t on_the_way = copies * range.tokens() * values * kFloat;
-      if (plan.deck.gang.wire == WireFormat::bf16) {
-        on_the_way += range.begin() * key_value_elements(plan.deck.model) * kFloat / 2;
-      }
-      most = std::max(most, model.buffer_bytes(range) + on_the_way);
+      ranges.push_back(range);
     }
   }
-  return most;
+  return ranges;
+}
+
+/// Messages of a gang under way, in memory of the host.
+int64_t gang_messages(const RunPlan& plan, const GangRange& range) {
+  const int64_t values = key_value_elements(plan.deck.model) / plan.deck.model.layers;
+  // Copies that wait for receivers, at most of all layers; gradients that are awaited, of two layers; keys and values
+  // that come in another format than they are kept in.
+  const int64_t others = range.members() - 1 - range.member;
+  const int64_t copies = (others > 0 ? plan.deck.model.layers : 0) + 2 * others;
+  int64_t bytes = copies * range.tokens() * values * kFloat;
+  if (plan.deck.gang.wire == WireFormat::bf16) {
+    bytes += range.begin() * key_value_elements(plan.deck.model) * kFloat / 2;
+  }
+  return bytes;
+}
+
+WorkerMemory memory_on_cpu(const RunPlan& plan, const UnitSizes& sizes, Transformer& model) {
+  int64_t activations = model.buffer_bytes(sizes.tokens, std::min(sizes.tokens, sizes.longest));
+  for (const GangRange& range : largest_ranges(plan, sizes)) {
+    activations = std::max(activations, model.buffer_bytes(range) + gang_messages(plan, range));
+  }
+  return {
+      .parameters = copies_of_parameters(plan), .gradients = plan.layout.size() * kFloat, .activations = activations};
+}
+
+WorkerMemory memory_on_device(const RunPlan& plan, const UnitSizes& sizes, Transformer& model) {
+  constexpr int64_t kCopies = 2;  // DeviceParameters
+  const int64_t values = plan.layout.size() * kFloat;
+  const Transformer::ReservedBytes reserved = model.reserved_bytes(largest_batches(plan, sizes));
+  int64_t messages = 0;
+  for (const GangRange& range : largest_ranges(plan, sizes)) messages = std::max(messages, gang_messages(plan, range));
+  WorkerMemory memory{.parameters = kCopies * values,
+                      .gradients = values,
+                      .activations = reserved.buffers,
+                      .libraries = reserved.scratch,
+                      .staging = copies_of_parameters(plan) + values + reserved.host + messages,
+                      .on_device = true};
+  if (plan.records_sketches()) {
+    memory.gradients += std::ssize(plan.layout.blocks) * kSketchBuckets * kFloat;
+  }
+  memory.libraries += plan.nccl_bytes;
+  return memory;
 }
 
 }  // namespace
+
+std::vector<BatchSize> largest_batches(const RunPlan& plan, const UnitSizes& sizes) {
+  std::vector<BatchSize> batches{{.tokens = sizes.tokens, .longest = std::min(sizes.tokens, sizes.longest)}};
+  for (const GangRange& range : largest_ranges(plan, sizes)) batches.push_back(BatchSize::of(range));
+  return batches;
+}
 
 WorkerMemory worker_memory(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
   ComputeOptions options = plan.compute;
   options.recompute = recompute;
   // Only sizes are asked for, also by ranks that have no such device.
   options.operations = &operations(options.device);
-  options.device = DeviceKind::cpu;
-  Transformer model(plan.deck.model, options);
-  int64_t activations = model.buffer_bytes(sizes.tokens, std::min(sizes.tokens, sizes.longest));
-  if (plan.forms_gangs() && sizes.longest > 1) {
-    activations = std::max(activations, gang_activations(plan, sizes, model));
-  }
-  return {
-      .parameters = copies_of_parameters(plan), .gradients = plan.layout.size() * kFloat, .activations = activations};
+  Transformer model(plan.deck.model, options, Stream(Device{.threads = options.threads}));
+  return options.device == DeviceKind::cpu ? memory_on_cpu(plan, sizes, model) : memory_on_device(plan, sizes, model);
 }
 
 ServerMemory server_memory(const RunPlan& plan, int server) {
@@ -130,7 +166,7 @@ ServerMemory server_memory(const RunPlan& plan, int server) {
 }
 
 int64_t rank_of_worker_bytes(const RunPlan& plan, const UnitSizes& sizes, Recompute recompute) {
-  const int64_t worker = worker_memory(plan, sizes, recompute).total();
+  const int64_t worker = worker_memory(plan, sizes, recompute).on_host();
   const auto rank = static_cast<size_t>(plan.roles.rank_of_worker.front());
   return plan.roles.role_of_rank[rank] == Role::both ? worker + server_memory(plan, 0).total() : worker;
 }
@@ -153,14 +189,21 @@ int64_t worker_share(const RunPlan& plan, const std::vector<int>& node_of_rank, 
   return workers == 0 ? kNoLimit : (available - servers) / workers;
 }
 
-MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64_t share) {
+MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64_t share, int64_t device_share) {
   const WorkerConfig& worker = plan.deck.worker;
+  const bool on_device = plan.compute.device != DeviceKind::cpu;
   const double given = worker.memory_gib * static_cast<double>(int64_t{1} << 30);
-  const bool is_given = given > 0 && given < static_cast<double>(share);
-  const int64_t limit = is_given ? static_cast<int64_t>(given) : share;
-  const auto level_for = [&](const RunPlan& run, const UnitSizes& units) {
-    return first_that_fits(
-        worker.recompute, [&](Recompute level) { return worker_memory(run, units, level).total(); }, limit);
+  const int64_t available = on_device ? device_share : share;
+  const bool is_given = given > 0 && given < static_cast<double>(available);
+  const int64_t limit = is_given ? static_cast<int64_t>(given) : available;
+  const auto fits = [&](const WorkerMemory& memory) {
+    return memory.total() <= limit && (!on_device || memory.on_host() <= share);
+  };
+  const auto level_for = [&](const RunPlan& run, const UnitSizes& units) -> std::optional<Recompute> {
+    for (const Recompute level : levels_of(worker.recompute)) {
+      if (fits(worker_memory(run, units, level))) return level;
+    }
+    return std::nullopt;
   };
   if (const auto level = level_for(plan, sizes)) return {.recompute = *level, .units = sizes};
   RunPlan alone = plan;
@@ -173,25 +216,35 @@ MemoryChoice choose_by_memory(const RunPlan& plan, const UnitSizes& sizes, int64
   for (int64_t members = 2; members <= most_workers; ++members) {
     const int64_t unit = plan.deck.unit_tokens;
     UnitSizes units{.tokens = unit, .longest = sizes.longest, .least_gang = members};
-    if (worker_memory(plan, units, thriftiest).total() > limit) continue;
+    if (!fits(worker_memory(plan, units, thriftiest))) continue;
     // The longest unit of one worker that fits beside.
-    int64_t fits = unit;
-    for (int64_t too_long = sizes.tokens; too_long - fits > 1;) {
-      units.tokens = (fits + too_long) / 2;
-      (worker_memory(plan, units, thriftiest).total() <= limit ? fits : too_long) = units.tokens;
+    int64_t fitting = unit;
+    for (int64_t too_long = sizes.tokens; too_long - fitting > 1;) {
+      units.tokens = (fitting + too_long) / 2;
+      (fits(worker_memory(plan, units, thriftiest)) ? fitting : too_long) = units.tokens;
     }
-    units.tokens = fits;
+    units.tokens = fitting;
     return {.recompute = thriftiest, .units = units};
   }
   const bool may_be_alone = plan.deck.gang.policy != SplitPolicy::always;
   const WorkerMemory least = worker_memory(may_be_alone ? alone : plan, sizes, thriftiest);
-  throw KeyError(is_given ? "worker.memory_gib" : "model",
-                 fmt::format("a worker needs {} of memory (parameters {}, gradients {}, activations of a unit of {} "
-                             "tokens {} with worker.recompute = {}) and may use {}{}{}",
-                             gib(least.total()), gib(least.parameters), gib(least.gradients), with_commas(sizes.tokens),
-                             gib(least.activations), name_of(thriftiest), gib(limit, Rounding::down),
-                             is_given ? "" : ", its share of what is available on its node",
-                             most_workers > 1 ? ", and ranges of it for several workers do not fit either" : ""));
+  const char* not_split = most_workers > 1 ? ", and ranges of it for several workers do not fit either" : "";
+  if (least.total() <= limit) {
+    throw KeyError("model", fmt::format("a worker needs {} of memory of its host, for what comes to its CUDA device "
+                                        "and leaves it, and may use {}, its share of what is available on its node{}",
+                                        gib(least.on_host()), gib(share, Rounding::down), not_split));
+  }
+  throw KeyError(
+      is_given ? "worker.memory_gib" : "model",
+      fmt::format("a worker needs {} of memory{} (parameters {}, gradients {}, activations of a unit of {} "
+                  "tokens {} with worker.recompute = {}{}) and may use {}{}{}",
+                  gib(least.total()), on_device ? " of its CUDA device" : "", gib(least.parameters),
+                  gib(least.gradients), with_commas(sizes.tokens), gib(least.activations), name_of(thriftiest),
+                  on_device ? ", libraries " + gib(least.libraries) : "", gib(limit, Rounding::down),
+                  is_given    ? ""
+                  : on_device ? ", its share of what is free there"
+                              : ", its share of what is available on its node",
+                  not_split));
 }
 
 std::string gib(int64_t bytes, Rounding rounding) {

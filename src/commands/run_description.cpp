@@ -53,12 +53,15 @@ void describe_compute(const RunSetup& setup) {
   const WorkerMemory worker = worker_memory(plan, setup.units, compute.recompute);
   int64_t server = 0;
   for (int s = 0; s < plan.roles.servers(); ++s) server = std::max(server, server_memory(plan, s).total());
+  const std::string beside = worker.on_device ? fmt::format(", libraries {}) of its device and {} of the host",
+                                                            gib(worker.libraries), gib(worker.on_host()))
+                                              : ")";
   fmt::print(
       "memory: a worker {} (parameters {}, gradients {}, activations {} for units of up to {} tokens, recompute "
-      "{}), a server {}\n",
+      "{}{}, a server {}\n",
       gib(worker.total()), worker.parameters > 0 ? gib(worker.parameters) : "in the server's slots",
       gib(worker.gradients), gib(worker.activations), with_commas(setup.units.tokens), name_of(compute.recompute),
-      gib(server));
+      beside, gib(server));
 }
 
 /// A speed in other units than FLOP/s would make a run that never comes to its first step.

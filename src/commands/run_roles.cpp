@@ -162,9 +162,11 @@ void live(RoleLife& life, RunSetup& setup, const Communicator& world, const std:
         if (server != nullptr) server->progress();
       };
     }
-    life.worker = std::make_unique<Worker>(plan, setup.worker, *setup.dataset, world, *life.workers, life.nccl.get(),
-                                           *life.window, life.node_slots ? &*life.node_slots : nullptr, beside, sampler,
-                                           before, life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
+    life.worker = std::make_unique<Worker>(
+        plan, setup.worker, *setup.dataset, world, *life.workers, life.nccl.get(), *life.window,
+        life.node_slots ? &*life.node_slots : nullptr, beside, sampler, before,
+        setup.plan.compute.device == DeviceKind::cuda && setup.device_sharers == 1 ? setup.free_of_device : -1,
+        life.trace->of_worker(), life.energy ? &*life.energy : nullptr);
     life.worker->run();
     life.worker.reset();
   }
@@ -219,7 +221,9 @@ void run_roles(RunSetup& setup, const Communicator& world, const std::vector<int
   const auto leave_as_it_is = [&life, &surroundings](const std::set<int>& lost) {
     surroundings.watch->tell_others(lost);
     if (life->server) life->server->abandon();
-    if (life->nccl) life->nccl->abort();  // its kernels would wait for the dead, and keep the device
+    if (life->nccl) life->nccl->abort();            // its kernels would wait for the dead, and keep the device
+    if (life->worker) life->worker->free_device();  // for the next attempt
+    life->nccl.reset();
     (void)life.release();
   };
   try {

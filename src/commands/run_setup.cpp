@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "commands/all_ranks.hpp"
 #include "commands/device_choice.hpp"
@@ -12,6 +13,8 @@
 #include "hat/core/stop_signal.hpp"
 #include "hat/core/text.hpp"
 #include "hat/dataset/data_order.hpp"
+#include "hat/device/cuda.hpp"
+#include "hat/device/nccl_communicator.hpp"
 #include "hat/gradient/shard_size.hpp"
 
 namespace hat {
@@ -152,7 +155,9 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   if (code != ExitCode::success) return code;
   RunPlan& plan = setup.plan;
   const Machine machine = describe_machine();
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   int64_t share = 0;
+  int64_t share_of_device = kNoLimit;
   const auto checked = [&](auto job) { return on_all_ranks(world, job, blame); };
   code = checked([&] {
     setup.units = unit_sizes(*setup.dataset, plan);
@@ -161,13 +166,18 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
   });
   if (code != ExitCode::success) return code;
   code = checked([&] {
-    if (setup.worker >= 0 && plan.compute.device == DeviceKind::cuda) share = std::min(share, device_share(setup));
+    if (setup.worker < 0 || plan.compute.device != DeviceKind::cuda) return;
+    setup.free_of_device = cuda::free_bytes(plan.device_of(setup.worker));
+    share_of_device = device_share(setup);
   });
   if (code != ExitCode::success) return code;
-  share = -world.all_reduce_max(-share);  // of the node, or device, with the least
+  share = -world.all_reduce_max(-share);  // of the node, and of the device, with the least
+  share_of_device = -world.all_reduce_max(-share_of_device);
+  plan.nccl_bytes =
+      world.all_reduce_max(plan.sums_with_nccl && setup.worker >= 0 ? NcclCommunicator::device_bytes() : 0);
   setup.fewest_cores = -world.all_reduce_max(setup.worker >= 0 ? -machine.cores : -plan.deck.worker.threads);
   return checked([&] {
-    const MemoryChoice choice = choose_by_memory(plan, setup.units, share);
+    const MemoryChoice choice = choose_by_memory(plan, setup.units, share, share_of_device);
     const bool by_memory = !choice.gangs || choice.units.least_gang > 0;
     if (plan.deck.deterministic && by_memory && plan.deck.worker.memory_gib == 0) {
       throw KeyError("deterministic",
@@ -181,7 +191,11 @@ ExitCode choose_compute(const Communicator& world, const std::vector<int>& node_
     plan.least_gang = choice.units.least_gang;
     plan.unsplit_tokens = choice.units.tokens;
     check_validation(*setup.dataset, plan);
+    plan.largest_batches = largest_batches(plan, setup.units);
     plan.worker_bytes = rank_of_worker_bytes(plan, setup.units, plan.compute.recompute);
+    if (plan.compute.device != DeviceKind::cpu) {
+      plan.device_bytes = worker_memory(plan, setup.units, plan.compute.recompute).total();
+    }
   });
 }
 

@@ -33,6 +33,7 @@ struct RunSetup {
   int64_t fewest_cores = 0;       ///< that a worker may use
   std::string devices;            ///< what workers compute on, in words
   std::string rings;              ///< how CUDA workers sum barrier blocks' gradients, in words; empty: on CPUs, or none
+  int64_t free_of_device = 0;     ///< bytes, before the run has made anything there
   int device_sharers = 1;         ///< workers on the CUDA device of this one, itself included
   int server = -1;                ///< number of this rank's server, or -1
   int worker = -1;

@@ -29,6 +29,9 @@ struct Timed<kEntry> {
 const Operations& timed_operations() {
   static constexpr Operations kTimed = {
       .gemm = Timed<&Operations::gemm>::call,
+      .gemm_scratch = Timed<&Operations::gemm_scratch>::call,
+      .column_sums_scratch = Timed<&Operations::column_sums_scratch>::call,
+      .reserve = Timed<&Operations::reserve>::call,
       .embedding_forward = Timed<&Operations::embedding_forward>::call,
       .embedding_backward = Timed<&Operations::embedding_backward>::call,
       .rmsnorm_forward = Timed<&Operations::rmsnorm_forward>::call,
@@ -52,6 +55,7 @@ const Operations& timed_operations() {
       .bias_backward = Timed<&Operations::bias_backward>::call,
       .residual_forward = Timed<&Operations::residual_forward>::call,
       .cross_entropy = Timed<&Operations::cross_entropy>::call,
+      .round = Timed<&Operations::round>::call,
       .fill = Timed<&Operations::fill>::call,
       .scale = Timed<&Operations::scale>::call,
       .sum_of_squares = Timed<&Operations::sum_of_squares>::call,
@@ -96,6 +100,7 @@ std::vector<std::pair<const char*, double>> seconds_by_operation() {
            {"bias_backward", Timed<&Operations::bias_backward>::seconds},
            {"residual_forward", Timed<&Operations::residual_forward>::seconds},
            {"cross_entropy", Timed<&Operations::cross_entropy>::seconds},
+           {"round", Timed<&Operations::round>::seconds},
            {"fill", Timed<&Operations::fill>::seconds},
            {"scale", Timed<&Operations::scale>::seconds},
            {"sum_of_squares", Timed<&Operations::sum_of_squares>::seconds},

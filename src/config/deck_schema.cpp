@@ -96,7 +96,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       ->check(integer_in(1, 4096));
   options
       .add("worker.memory_gib", deck.worker.memory_gib,
-           "GiB that a worker's own buffers may take at most; 0: its share of what is available on its node")
+           "GiB that a worker's own buffers may take at most where it computes; 0: its share of what is available on "
+           "its node, or free on its CUDA device")
       ->check(real_in(0, 1e9));
   options.add_named<Recompute>("worker.recompute", deck.worker.recompute,
                                {{"auto", Recompute::automatic},

@@ -35,7 +35,8 @@ AttentionShape AttentionBlock::shape(const DeviceBatch& batch) const {
           .kv_stride = whole ? all().width : keys_values().width};
 }
 
-void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const float* parameters, const float* x) {
+void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const BlockParameters& parameters,
+                                 const float* x) {
   if (pass.batch.range == nullptr) {
     compute(pass, all(), parameters, x);
     return;
@@ -48,25 +49,26 @@ void AttentionBlock::compute_qkv(const PassContext& pass, Forward purpose, const
   compute(pass, queries(), parameters, x);
 }
 
-void AttentionBlock::compute(const PassContext& pass, const Columns& columns, const float* parameters, const float* x) {
+void AttentionBlock::compute(const PassContext& pass, const Columns& columns, const BlockParameters& parameters,
+                             const float* x) {
   float* normed = pass.scratch.normed.data();
   const Values rows = qkv(pass) + pass.batch.tokens * columns.first;
   for_each_chunk(pass, [&](Chunk chunk) {
     const Values stored = rows + chunk.begin * columns.width;
     float* product = stored.element() == Element::fp32 ? stored.fp32() : pass.scratch.product.data();
-    norm_.forward(pass, chunk, parameters, x + chunk.begin * width_, normed);
-    multiply_forward(pass, chunk.rows, columns.width, width_, normed, parameters + qkv_weight_ + columns.first * width_,
-                     product);
+    norm_.forward(pass, chunk, parameters.values, x + chunk.begin * width_, normed);
+    multiply_forward(pass, chunk.rows, columns.width, width_, normed,
+                     parameters.weight(qkv_weight_ + columns.first * width_, width_), product);
     // Heads of q and k are neighbours, before those of v. GPT-2 has learned positions, and no table of angles.
     pass.ops.rope_forward(pass.stream, chunk.rows, columns.width, columns.rotated_heads, head_size_,
                           pass.batch.positions + chunk.begin, pass.batch.cosine, pass.batch.sine,
-                          family_ == ModelFamily::gpt2 ? parameters + qkv_bias_ + columns.first : nullptr, product,
-                          stored);
+                          family_ == ModelFamily::gpt2 ? parameters.values + qkv_bias_ + columns.first : nullptr,
+                          product, stored);
   });
 }
 
-void AttentionBlock::forward(const PassContext& pass, Forward purpose, const float* parameters, const float* x,
-                             float* y) {
+void AttentionBlock::forward(const PassContext& pass, Forward purpose, const BlockParameters& parameters,
+                             const float* x, float* y) {
   compute_qkv(pass, purpose, parameters, x);
   if (pass.batch.range == nullptr) {
     const Qkv<Values> own = split(pass.batch, qkv(pass));
@@ -78,9 +80,10 @@ void AttentionBlock::forward(const PassContext& pass, Forward purpose, const flo
   }
   for_each_chunk(pass, [&](Chunk chunk) {
     const int64_t first = chunk.begin * width_;
-    multiply_forward(pass, chunk.rows, width_, width_, attended(pass) + first, parameters + o_weight_, y + first);
+    multiply_forward(pass, chunk.rows, width_, width_, attended(pass) + first, parameters.weight(o_weight_, width_),
+                     y + first);
     pass.ops.residual_forward(pass.stream, chunk.rows, width_, x + first,
-                              family_ == ModelFamily::gpt2 ? parameters + o_bias_ : nullptr, y + first);
+                              family_ == ModelFamily::gpt2 ? parameters.values + o_bias_ : nullptr, y + first);
   });
 }
 
@@ -103,8 +106,8 @@ void AttentionBlock::attend_ranges(const PassContext& pass) {
   pass.ops.attention_segment_finish(pass.stream, own_shape, state, attended(pass), log_sum_exp(pass));
 }
 
-void AttentionBlock::backward(const PassContext& pass, const float* parameters, const float* x, float* d_residual,
-                              float* gradients) {
+void AttentionBlock::backward(const PassContext& pass, const BlockParameters& parameters, const float* x,
+                              float* d_residual, float* gradients) {
   if (recompute_ == Recompute::inner) compute_qkv(pass, Forward::repeated, parameters, x);
   backward_output(pass, parameters, d_residual, gradients);
   if (pass.batch.range == nullptr) {
@@ -123,8 +126,8 @@ void AttentionBlock::backward(const PassContext& pass, const float* parameters, 
   pass.exchange->release(layer_);
 }
 
-void AttentionBlock::backward_output(const PassContext& pass, const float* parameters, const float* d_residual,
-                                     float* gradients) {
+void AttentionBlock::backward_output(const PassContext& pass, const BlockParameters& parameters,
+                                     const float* d_residual, float* gradients) {
   for_each_chunk(pass, [&](Chunk chunk) {
     const int64_t first = chunk.begin * width_;
     const float* dy = d_residual + first;
@@ -132,7 +135,7 @@ void AttentionBlock::backward_output(const PassContext& pass, const float* param
       pass.ops.bias_backward(pass.stream, chunk.rows, width_, dy, gradients + o_bias_);
     }
     multiply_weight_gradient(pass, chunk.rows, width_, width_, dy, attended(pass) + first, gradients + o_weight_);
-    multiply_input_gradient(pass, chunk.rows, width_, width_, dy, parameters + o_weight_,
+    multiply_input_gradient(pass, chunk.rows, width_, width_, dy, parameters.weight(o_weight_, width_),
                             pass.scratch.d_attended.data() + first);
   });
 }
@@ -167,8 +170,8 @@ void AttentionBlock::add_later(const PassContext& pass) {
   pass.wait();
 }
 
-void AttentionBlock::backward(const PassContext& pass, const Columns& columns, const float* parameters, const float* x,
-                              float* d_residual, float* gradients) {
+void AttentionBlock::backward(const PassContext& pass, const Columns& columns, const BlockParameters& parameters,
+                              const float* x, float* d_residual, float* gradients) {
   float* normed = pass.scratch.normed.data();
   float* d_normed = pass.scratch.d_normed.data();
   float* rows = pass.scratch.d_qkv.data() + pass.batch.tokens * columns.first;
@@ -182,11 +185,12 @@ void AttentionBlock::backward(const PassContext& pass, const Columns& columns, c
       pass.ops.rope_backward(pass.stream, chunk.rows, columns.width, columns.rotated_heads, head_size_,
                              pass.batch.positions + chunk.begin, pass.batch.cosine, pass.batch.sine, d_columns);
     }
-    norm_.forward(pass, chunk, parameters, x + first, normed);
+    norm_.forward(pass, chunk, parameters.values, x + first, normed);
     multiply_weight_gradient(pass, chunk.rows, columns.width, width_, d_columns, normed, gradients + weight);
-    multiply_input_gradient(pass, chunk.rows, columns.width, width_, d_columns, parameters + weight, d_normed);
+    multiply_input_gradient(pass, chunk.rows, columns.width, width_, d_columns, parameters.weight(weight, width_),
+                            d_normed);
     // Of what the norm's backward pass adds, the columns' shares add up.
-    norm_.backward(pass, chunk, parameters, x + first, d_normed, d_residual + first, gradients);
+    norm_.backward(pass, chunk, parameters.values, x + first, d_normed, d_residual + first, gradients);
   });
 }
 

@@ -25,10 +25,11 @@ class AttentionBlock {
   }
 
   /// Writes y (T, C).
-  void forward(const PassContext& pass, Forward purpose, const float* parameters, const float* x, float* y);
+  void forward(const PassContext& pass, Forward purpose, const BlockParameters& parameters, const float* x, float* y);
   /// d_residual (T, C) comes as dy and leaves as dx; gradients of the block's tensors +=. With Recompute::full, what it
   /// needs is what the newest call of `forward`, on the same x, left in the scratch buffers.
-  void backward(const PassContext& pass, const float* parameters, const float* x, float* d_residual, float* gradients);
+  void backward(const PassContext& pass, const BlockParameters& parameters, const float* x, float* d_residual,
+                float* gradients);
 
  private:
   /// Neighbouring columns of q, k and v, which are computed together: of whole documents all of them. The rows of some
@@ -55,18 +56,19 @@ class AttentionBlock {
   }
   AttentionShape shape(const DeviceBatch& batch) const;
 
-  void compute_qkv(const PassContext& pass, Forward purpose, const float* parameters, const float* x);
-  void compute(const PassContext& pass, const Columns& columns, const float* parameters, const float* x);
+  void compute_qkv(const PassContext& pass, Forward purpose, const BlockParameters& parameters, const float* x);
+  void compute(const PassContext& pass, const Columns& columns, const BlockParameters& parameters, const float* x);
   /// attended and log_sum_exp, from the K and V of all ranges up to this one.
   void attend_ranges(const PassContext& pass);
   /// d_attended (T, H D) in scratch, from d_residual.
-  void backward_output(const PassContext& pass, const float* parameters, const float* d_residual, float* gradients);
+  void backward_output(const PassContext& pass, const BlockParameters& parameters, const float* d_residual,
+                       float* gradients);
   /// d_qkv in scratch without what later ranges add to it; earlier ranges get their shares.
   void backward_ranges(const PassContext& pass);
   /// Adds to d_qkv what later ranges know of it.
   void add_later(const PassContext& pass);
   /// From the columns' d_qkv in scratch to d_residual.
-  void backward(const PassContext& pass, const Columns& columns, const float* parameters, const float* x,
+  void backward(const PassContext& pass, const Columns& columns, const BlockParameters& parameters, const float* x,
                 float* d_residual, float* gradients);
 
   // Where the activations are: kept here, or in scratch until the next layer.

@@ -56,50 +56,52 @@ int64_t BatchUpload::table_length(int64_t longest) const {
   return std::max(std::min(2 * longest, std::max(longest, config_.max_length)), std::min(config_.max_length, kAtOnce));
 }
 
-DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, const PackedBatch& batch) {
+void BatchUpload::check(const PackedBatch& batch) const {
   check_offsets(batch);
   check_tokens(batch, config_.vocabulary);
   check_range(batch);
-  const auto T = static_cast<int64_t>(batch.inputs.size());
-  const auto boundaries = static_cast<int64_t>(batch.offsets.size());
+  const int64_t longest = longest_of(batch);
+  if (config_.family == ModelFamily::gpt2 && longest > config_.max_length) {
+    throw Error(
+        fmt::format("document of {} tokens is longer than the {} learned positions", longest, config_.max_length));
+  }
+}
 
-  const int64_t first_position = batch.range ? batch.range->begin() : 0;
+int64_t BatchUpload::longest_of(const PackedBatch& batch) {
+  if (batch.range) return batch.range->end();
   int64_t longest = 0;
+  for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
+    longest = std::max<int64_t>(longest, batch.offsets[d + 1] - batch.offsets[d]);
+  }
+  return longest;
+}
+
+DeviceBatch BatchUpload::upload(const Operations& ops, const Stream& stream, const PackedBatch& batch) {
+  const int64_t first_position = batch.range ? batch.range->begin() : 0;
   host_positions_.resize(batch.inputs.size());
   for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
     const auto begin = host_positions_.begin() + batch.offsets[d];
     const auto end = host_positions_.begin() + batch.offsets[d + 1];
     std::iota(begin, end, static_cast<int32_t>(first_position));
-    longest = std::max(longest, first_position + (end - begin));
   }
 
   const auto send = [&](DeviceBuffer<int32_t>& buffer, const std::vector<int32_t>& host) {
-    const auto count = static_cast<int64_t>(host.size());
-    buffer.grow(device_, count);
-    copy_to_device(stream, host.data(), buffer.data(), count);
+    copy_to_device(stream, host.data(), buffer.data(), static_cast<int64_t>(host.size()));
     return static_cast<const int32_t*>(buffer.data());
   };
   DeviceBatch result;
-  result.tokens = T;
+  result.tokens = static_cast<int64_t>(batch.inputs.size());
   result.inputs = send(inputs_, batch.inputs);
   result.targets = send(targets_, batch.targets);
   result.positions = send(positions_, host_positions_);
-  result.documents = boundaries - 1;
+  result.documents = static_cast<int64_t>(batch.offsets.size()) - 1;
   result.range = batch.range ? &*batch.range : nullptr;
   result.offsets = send(offsets_, batch.offsets);
+  if (config_.family == ModelFamily::gpt2) return result;
 
-  if (config_.family == ModelFamily::gpt2) {
-    if (longest > config_.max_length) {
-      throw Error(
-          fmt::format("document of {} tokens is longer than the {} learned positions", longest, config_.max_length));
-    }
-    return result;
-  }
-  if (longest > table_length_) {
+  if (longest_of(batch) > table_length_) {
     const int64_t head_size = config_.width / config_.heads;
-    table_length_ = table_length(longest);
-    cosine_.grow(device_, table_length_ * head_size / 2);
-    sine_.grow(device_, table_length_ * head_size / 2);
+    table_length_ = cosine_.size() / (head_size / 2);
     ops.rope_table(stream, table_length_, head_size, config_.rope_base, cosine_.data(), sine_.data());
   }
   result.cosine = cosine_.data();

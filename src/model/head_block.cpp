@@ -24,8 +24,8 @@ HeadBlock::HeadBlock(const ModelConfig& config, const BlockSpec& block)
   if (!tied_) output_weight_ = tensor_offset(block, "output.weight");
 }
 
-const float* HeadBlock::output_weight(const float* head, const float* embedding) const {
-  return tied_ ? embedding : head + output_weight_;
+ConstValues HeadBlock::output_weight(const BlockParameters& head, const BlockParameters& embedding) const {
+  return tied_ ? embedding.weight(0, width_) : head.weight(output_weight_, width_);
 }
 
 float* HeadBlock::output_weight(float* head, float* embedding) const {
@@ -33,11 +33,11 @@ float* HeadBlock::output_weight(float* head, float* embedding) const {
 }
 
 template <typename Work>
-void HeadBlock::for_each_piece(const PassContext& pass, const float* parameters, const float* output,
+void HeadBlock::for_each_piece(const PassContext& pass, const BlockParameters& parameters, ConstValues output,
                                const Work& work) {
   for (int64_t begin = 0; begin < pass.batch.tokens; begin += rows_) {
     const Chunk piece{begin, std::min(rows_, pass.batch.tokens - begin)};
-    norm_.forward(pass, piece, parameters, input_.data() + begin * width_, normed_.data());
+    norm_.forward(pass, piece, parameters.values, input_.data() + begin * width_, normed_.data());
     pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::no, Transpose::yes, piece.rows, vocabulary_, width_, 1.0f,
                   normed_.data(), width_, output, width_, 0.0f, logits_.data(), logits_stride_);
     work(piece);
@@ -46,7 +46,6 @@ void HeadBlock::for_each_piece(const PassContext& pass, const float* parameters,
 
 double HeadBlock::sum_nats(const PassContext& pass) {
   const int64_t T = pass.batch.tokens;
-  host_nats_.grow(pass.stream.device(), T);
   copy_to_host(pass.stream, row_nats_.data(), host_nats_.data(), T);
   pass.wait();
   double sum = 0.0;
@@ -54,7 +53,7 @@ double HeadBlock::sum_nats(const PassContext& pass) {
   return sum;
 }
 
-double HeadBlock::loss(const PassContext& pass, const float* parameters, const float* output) {
+double HeadBlock::loss(const PassContext& pass, const BlockParameters& parameters, ConstValues output) {
   for_each_piece(pass, parameters, output, [&](Chunk piece) {
     pass.ops.cross_entropy(pass.stream, CrossEntropyOutput::loss, piece.rows, vocabulary_, logits_stride_,
                            pass.batch.targets + piece.begin, logits_.data(), row_nats_.data() + piece.begin);
@@ -62,8 +61,8 @@ double HeadBlock::loss(const PassContext& pass, const float* parameters, const f
   return sum_nats(pass);
 }
 
-double HeadBlock::gradient(const PassContext& pass, const float* parameters, const float* output, float* d_residual,
-                           float* gradients, float* d_output) {
+double HeadBlock::gradient(const PassContext& pass, const BlockParameters& parameters, ConstValues output,
+                           float* d_residual, float* gradients, float* d_output) {
   const int64_t C = width_;
   const int64_t V = vocabulary_;
   for_each_piece(pass, parameters, output, [&](Chunk piece) {
@@ -76,12 +75,12 @@ double HeadBlock::gradient(const PassContext& pass, const float* parameters, con
                   logits_stride_, output, C, 0.0f, d_normed_.data(), C);
     float* dx = d_residual + piece.begin * C;
     pass.ops.fill(pass.stream, piece.rows * C, 0.0f, dx);
-    norm_.backward(pass, piece, parameters, input_.data() + piece.begin * C, d_normed_.data(), dx, gradients);
+    norm_.backward(pass, piece, parameters.values, input_.data() + piece.begin * C, d_normed_.data(), dx, gradients);
   });
   return sum_nats(pass);
 }
 
-void HeadBlock::logits(const PassContext& pass, const float* parameters, const float* output, float* logits) {
+void HeadBlock::logits(const PassContext& pass, const BlockParameters& parameters, ConstValues output, float* logits) {
   for_each_piece(pass, parameters, output, [&](Chunk piece) {
     for (int64_t row = 0; row < piece.rows; ++row) {
       copy_to_host(pass.stream, logits_.data() + row * logits_stride_, logits + (piece.begin + row) * vocabulary_,

@@ -18,26 +18,29 @@ class HeadBlock {
     visit(d_normed_, std::min(tokens, rows_) * width_);
     visit(logits_, std::min(tokens, rows_) * logits_stride_);
     visit(row_nats_, tokens);
+    visit(host_nats_, tokens);
   }
+  /// Rows of a piece, in a batch of so many tokens.
+  int64_t piece_rows(int64_t tokens) const { return std::min(tokens, rows_); }
   /// Where the block's input x (T, C) is to be put; kept until the backward pass.
   float* input() { return input_.data(); }
 
   /// The output matrix (V, C): of this block, or the token embedding when tied.
-  const float* output_weight(const float* head, const float* embedding) const;
+  ConstValues output_weight(const BlockParameters& head, const BlockParameters& embedding) const;
   float* output_weight(float* head, float* embedding) const;
 
   /// Sum of the targets' nats. `output` is the matrix above.
-  double loss(const PassContext& pass, const float* parameters, const float* output);
+  double loss(const PassContext& pass, const BlockParameters& parameters, ConstValues output);
   /// The same; gradients of norm and output matrix +=, d_residual (T, C) = gradient of x.
-  double gradient(const PassContext& pass, const float* parameters, const float* output, float* d_residual,
+  double gradient(const PassContext& pass, const BlockParameters& parameters, ConstValues output, float* d_residual,
                   float* gradients, float* d_output);
   /// Logits (T, V) in host memory.
-  void logits(const PassContext& pass, const float* parameters, const float* output, float* logits);
+  void logits(const PassContext& pass, const BlockParameters& parameters, ConstValues output, float* logits);
 
  private:
   /// Calls work(chunk) for pieces of rows_ rows, whose logits are in logits_ by then.
   template <typename Work>
-  void for_each_piece(const PassContext& pass, const float* parameters, const float* output, const Work& work);
+  void for_each_piece(const PassContext& pass, const BlockParameters& parameters, ConstValues output, const Work& work);
   double sum_nats(const PassContext& pass);
 
   int64_t width_;          ///< C
@@ -47,12 +50,12 @@ class HeadBlock {
   bool tied_;
   int64_t output_weight_ = 0;
   Norm norm_;
-  DeviceBuffer<float> input_;      ///< (T, C)
-  DeviceBuffer<float> normed_;     ///< (rows_, C)
-  DeviceBuffer<float> d_normed_;   ///< (rows_, C)
-  DeviceBuffer<float> logits_;     ///< (rows_, logits_stride_)
-  DeviceBuffer<double> row_nats_;  ///< (T)
-  PinnedBuffer<double> host_nats_;
+  DeviceBuffer<float> input_;       ///< (T, C)
+  DeviceBuffer<float> normed_;      ///< (rows_, C)
+  DeviceBuffer<float> d_normed_;    ///< (rows_, C)
+  DeviceBuffer<float> logits_;      ///< (rows_, logits_stride_)
+  DeviceBuffer<double> row_nats_;   ///< (T)
+  PinnedBuffer<double> host_nats_;  ///< the same, where the host can read them
 };
 
 }  // namespace hat

@@ -19,34 +19,34 @@ MlpBlock::MlpBlock(const ModelConfig& config, const BlockSpec& block, Recompute 
   }
 }
 
-void MlpBlock::compute_activation(const PassContext& pass, Chunk chunk, const float* parameters, const float* x,
-                                  Values up) {
+void MlpBlock::compute_activation(const PassContext& pass, Chunk chunk, const BlockParameters& parameters,
+                                  const float* x, Values up) {
   float* normed = pass.scratch.normed.data();
   float* activation = pass.scratch.middle.data();
   // In fp32 the product is what is kept.
   float* product = up.data() != nullptr && up.element() == Element::fp32 ? up.fp32() : pass.scratch.wide.data();
-  norm_.forward(pass, chunk, parameters, x, normed);
-  multiply_forward(pass, chunk.rows, up_width_, width_, normed, parameters + up_weight_, product);
+  norm_.forward(pass, chunk, parameters.values, x, normed);
+  multiply_forward(pass, chunk.rows, up_width_, width_, normed, parameters.weight(up_weight_, width_), product);
   if (family_ == ModelFamily::gpt2) {
-    pass.ops.gelu_forward(pass.stream, chunk.rows, mlp_width_, product, parameters + up_bias_, up, activation);
+    pass.ops.gelu_forward(pass.stream, chunk.rows, mlp_width_, product, parameters.values + up_bias_, up, activation);
   } else {
     pass.ops.swiglu_forward(pass.stream, chunk.rows, mlp_width_, product, up, activation);
   }
 }
 
-void MlpBlock::forward(const PassContext& pass, const float* parameters, const float* x, float* y) {
+void MlpBlock::forward(const PassContext& pass, const BlockParameters& parameters, const float* x, float* y) {
   for_each_chunk(pass, [&](Chunk chunk) {
     const int64_t first = chunk.begin * width_;
     const Values up = keeps_up_ ? up_.data() + chunk.begin * up_width_ : Values(nullptr, stored_);
     compute_activation(pass, chunk, parameters, x + first, up);
-    multiply_forward(pass, chunk.rows, width_, mlp_width_, pass.scratch.middle.data(), parameters + down_weight_,
-                     y + first);
+    multiply_forward(pass, chunk.rows, width_, mlp_width_, pass.scratch.middle.data(),
+                     parameters.weight(down_weight_, mlp_width_), y + first);
     pass.ops.residual_forward(pass.stream, chunk.rows, width_, x + first,
-                              family_ == ModelFamily::gpt2 ? parameters + down_bias_ : nullptr, y + first);
+                              family_ == ModelFamily::gpt2 ? parameters.values + down_bias_ : nullptr, y + first);
   });
 }
 
-void MlpBlock::backward(const PassContext& pass, const float* parameters, const float* x, float* d_residual,
+void MlpBlock::backward(const PassContext& pass, const BlockParameters& parameters, const float* x, float* d_residual,
                         float* gradients) {
   Scratch& scratch = pass.scratch;
   float* normed = scratch.normed.data();
@@ -57,11 +57,12 @@ void MlpBlock::backward(const PassContext& pass, const float* parameters, const 
     const float* dy = d_residual + first;
     Values up = keeps_up_ ? up_.data() + chunk.begin * up_width_ : scratch.up.data();
     if (keeps_up_) {
-      norm_.forward(pass, chunk, parameters, x + first, normed);
+      norm_.forward(pass, chunk, parameters.values, x + first, normed);
     } else {
       compute_activation(pass, chunk, parameters, x + first, up);
     }
-    multiply_input_gradient(pass, chunk.rows, width_, mlp_width_, dy, parameters + down_weight_, activation);
+    multiply_input_gradient(pass, chunk.rows, width_, mlp_width_, dy, parameters.weight(down_weight_, mlp_width_),
+                            activation);
     if (family_ == ModelFamily::gpt2) {
       pass.ops.gelu_backward(pass.stream, chunk.rows, mlp_width_, up, activation, d_up, activation);
       pass.ops.bias_backward(pass.stream, chunk.rows, width_, dy, gradients + down_bias_);
@@ -71,9 +72,9 @@ void MlpBlock::backward(const PassContext& pass, const float* parameters, const 
     }
     multiply_weight_gradient(pass, chunk.rows, width_, mlp_width_, dy, activation, gradients + down_weight_);
     multiply_weight_gradient(pass, chunk.rows, up_width_, width_, d_up, normed, gradients + up_weight_);
-    multiply_input_gradient(pass, chunk.rows, up_width_, width_, d_up, parameters + up_weight_,
+    multiply_input_gradient(pass, chunk.rows, up_width_, width_, d_up, parameters.weight(up_weight_, width_),
                             scratch.d_normed.data());
-    norm_.backward(pass, chunk, parameters, x + first, scratch.d_normed.data(), d_residual + first, gradients);
+    norm_.backward(pass, chunk, parameters.values, x + first, scratch.d_normed.data(), d_residual + first, gradients);
   });
 }
 

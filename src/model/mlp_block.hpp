@@ -16,13 +16,15 @@ class MlpBlock {
   }
 
   /// Writes y (T, C).
-  void forward(const PassContext& pass, const float* parameters, const float* x, float* y);
+  void forward(const PassContext& pass, const BlockParameters& parameters, const float* x, float* y);
   /// d_residual (T, C) comes as dy and leaves as dx; gradients of the block's tensors +=.
-  void backward(const PassContext& pass, const float* parameters, const float* x, float* d_residual, float* gradients);
+  void backward(const PassContext& pass, const BlockParameters& parameters, const float* x, float* d_residual,
+                float* gradients);
 
  private:
   /// normed and activation of a chunk in scratch. What the activation came from goes to `up`, which may be null.
-  void compute_activation(const PassContext& pass, Chunk chunk, const float* parameters, const float* x, Values up);
+  void compute_activation(const PassContext& pass, Chunk chunk, const BlockParameters& parameters, const float* x,
+                          Values up);
 
   ModelFamily family_;
   bool keeps_up_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "hat/core/gang_range.hpp"
 #include "hat/device/device_buffer.hpp"
@@ -34,6 +35,7 @@ class ValuesBuffer {
   explicit ValuesBuffer(Element element = Element::fp32) : element_(element) {}
   Values data() { return {bytes_.data(), element_}; }
   int64_t element_bytes() const { return hat::element_bytes(element_); }
+  int64_t size() const { return bytes_.size() / element_bytes(); }
   void grow(const Device& device, int64_t count) { bytes_.grow(device, count * element_bytes()); }
 
  private:
@@ -41,15 +43,56 @@ class ValuesBuffer {
   DeviceBuffer<std::byte> bytes_;
 };
 
-/// Adds up what buffers would take, or makes them: each owner of buffers names them and their sizes once, in a function
-/// `buffers(tokens, visit)`.
+// Each owner of buffers names them and their sizes once, in a function `buffers(tokens, visit)`; what `visit` is, adds
+// up what they would take, or makes them.
+
+/// What buffers would take.
 struct CountBytes {
   int64_t bytes = 0;
   template <typename T>
   void operator()(DeviceBuffer<T>&, int64_t count) {
     bytes += count * static_cast<int64_t>(sizeof(T));
   }
+  template <typename T>
+  void operator()(PinnedBuffer<T>&, int64_t) {}  // of the host, for what comes and goes
   void operator()(ValuesBuffer& buffer, int64_t count) { bytes += count * buffer.element_bytes(); }
+};
+/// The same of buffers that are grown for one batch after the other: each to the largest of its own sizes.
+class CountLargest {
+ public:
+  template <typename T>
+  void operator()(DeviceBuffer<T>& buffer, int64_t count) {
+    note(of_device_, &buffer, count * static_cast<int64_t>(sizeof(T)));
+  }
+  template <typename T>
+  void operator()(PinnedBuffer<T>& buffer, int64_t count) {
+    note(of_host_, &buffer, count * static_cast<int64_t>(sizeof(T)));
+  }
+  void operator()(ValuesBuffer& buffer, int64_t count) { note(of_device_, &buffer, count * buffer.element_bytes()); }
+  int64_t device_bytes() const { return sum(of_device_); }
+  int64_t host_bytes() const { return sum(of_host_); }
+
+ private:
+  using Bytes = std::map<const void*, int64_t>;
+  static void note(Bytes& bytes, const void* buffer, int64_t size) {
+    int64_t& most = bytes[buffer];
+    most = std::max(most, size);
+  }
+  static int64_t sum(const Bytes& bytes) {
+    int64_t all = 0;
+    for (const auto& [buffer, size] : bytes) all += size;
+    return all;
+  }
+  Bytes of_device_;
+  Bytes of_host_;
+};
+/// Whether some buffer is smaller than it must be.
+struct FindGrowth {
+  bool found = false;
+  template <typename Buffer>
+  void operator()(Buffer& buffer, int64_t count) {
+    found = found || buffer.size() < count;
+  }
 };
 struct GrowBuffers {
   const Device& device;
@@ -78,6 +121,21 @@ struct Scratch {
   DeviceBuffer<float> maxima;       ///< (H, T), of a range's attention
   DeviceBuffer<float> divisors;     ///< (H, T), the same
   DeviceBuffer<float> d_earlier;    ///< (longest earlier range, 2 K D), gradient of its keys and values
+};
+
+/// A block's parameters in a pass, as they are and, where the device would round them again in each product, rounded
+/// once for all of the pass.
+struct BlockParameters {
+  const float* values = nullptr;
+  const bfloat16* rounded = nullptr;  ///< null: products round by themselves
+
+  /// A weight with rows of so many columns, as products take it. A product's own rounded copy has rows at multiples of
+  /// 16 bytes, without which there are no fast products; so it rounds by itself where they would not be here.
+  ConstValues weight(int64_t offset, int64_t columns) const {
+    constexpr int64_t kStep = 8;
+    if (rounded == nullptr || offset % kStep != 0 || columns % kStep != 0) return values + offset;
+    return rounded + offset;
+  }
 };
 
 /// What every block needs in a pass.
@@ -112,14 +170,14 @@ void for_each_chunk(const PassContext& pass, const Work& work) {
 
 /// y (T, rows) = x (T, columns) weight^T for a weight (rows, columns).
 inline void multiply_forward(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, ConstValues x,
-                             const float* weight, float* y) {
+                             ConstValues weight, float* y) {
   pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::no, Transpose::yes, T, rows, columns, 1.0f, x, columns, weight,
                 columns, 0.0f, y, rows);
 }
 
 /// dx (T, columns) = dy (T, rows) weight.
 inline void multiply_input_gradient(const PassContext& pass, int64_t T, int64_t rows, int64_t columns, const float* dy,
-                                    const float* weight, float* dx) {
+                                    ConstValues weight, float* dx) {
   pass.ops.gemm(pass.stream, pass.arithmetic, Transpose::no, Transpose::no, T, columns, rows, 1.0f, dy, rows, weight,
                 columns, 0.0f, dx, columns);
 }

@@ -1,7 +1,5 @@
 #include "staged_exchange.hpp"
 
-#include <algorithm>
-
 namespace hat {
 
 void StagedExchange::begin(RangeExchange& host, PassObserver& observer, const GangRange& range, int64_t width) {
@@ -9,14 +7,11 @@ void StagedExchange::begin(RangeExchange& host, PassObserver& observer, const Ga
   observer_ = &observer;
   range_ = range;
   width_ = width;
-  int64_t longest = 0;
-  for (int64_t member = 0; member < range.member; ++member) longest = std::max(longest, range.tokens_of(member));
-  earlier_.grow(stream_.device(), longest * width_);
-  if (range.member + 1 < range.members()) later_.grow(stream_.device(), range.tokens() * width_);
+  GrowBuffers grow{stream_.device()};
+  buffers(range, width, grow);
 }
 
 const std::byte* StagedExchange::on_host(const void* data, int64_t bytes) {
-  leaving_.grow(stream_.device(), bytes);
   copy_to_host(stream_, static_cast<const std::byte*>(data), leaving_.data(), bytes);
   observer_->wait_for(stream_);
   return leaving_.data();

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 
 #include "hat/core/gang_range.hpp"
@@ -16,6 +17,15 @@ class StagedExchange final : public RangeExchange {
   /// `stored`: as the model keeps keys and values.
   StagedExchange(const Stream& stream, Element stored) : stream_(stream), stored_(stored), earlier_(stored) {}
 
+  template <typename Visit>
+  void buffers(const GangRange& range, int64_t width, Visit& visit) {
+    const int64_t longest = longest_before(range);
+    visit(earlier_, longest * width);
+    if (range.member + 1 < range.members()) visit(later_, range.tokens() * width);
+    visit(leaving_,
+          width * std::max(range.tokens() * element_bytes(stored_), longest * static_cast<int64_t>(sizeof(float))));
+  }
+
   /// A pass of this range begins. `width`: numbers of a token's keys and values, 2 K D. All but the stream and the
   /// range must live as long as the pass.
   void begin(RangeExchange& host, PassObserver& observer, const GangRange& range, int64_t width);
@@ -28,6 +38,11 @@ class StagedExchange final : public RangeExchange {
   void release(int64_t layer) override;
 
  private:
+  static int64_t longest_before(const GangRange& range) {
+    int64_t longest = 0;
+    for (int64_t member = 0; member < range.member; ++member) longest = std::max(longest, range.tokens_of(member));
+    return longest;
+  }
   /// `bytes` of the device, in memory of the host, valid until the next call.
   const std::byte* on_host(const void* data, int64_t bytes);
 

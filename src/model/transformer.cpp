@@ -47,7 +47,8 @@ struct Transformer::Impl {
         upload(model, device),
         head(model, layout.blocks.back()),
         scratch(compute.arithmetic),
-        staged(stream, compute.arithmetic) {
+        staged(stream, compute.arithmetic),
+        rounded(layout.blocks.size()) {
     if (options.threads < 1) throw Error(fmt::format("a model cannot run on {} threads", options.threads));
     if (options.recompute == Recompute::automatic) throw Error("what a model keeps must be decided before it is made");
     if (options.chunk_tokens < 1) throw Error(fmt::format("a chunk cannot have {} tokens", options.chunk_tokens));
@@ -91,7 +92,50 @@ struct Transformer::Impl {
       visit(scratch.attention, ops.attention_workspace(stream, shape(tokens, documents)));
     } else {
       range_buffers(*range, visit);
+      if (on_device()) staged.buffers(*range, kv_width(), visit);
     }
+  }
+  bool on_device() const { return options.device != DeviceKind::cpu || device.kind != DeviceKind::cpu; }
+
+  /// The same, and what brings a batch to the device.
+  template <typename Visit>
+  void all_buffers(const BatchSize& size, int64_t documents, Visit& visit) {
+    buffers(size.tokens, documents, size.range ? &*size.range : nullptr, visit);
+    upload.buffers(size.tokens, size.longest, visit);
+    for (size_t block = 0; block < rounded.size(); ++block) {
+      if (rounds_once(block)) visit(rounded[block], layout.blocks[block].size);
+    }
+  }
+  /// On the CPU products round while they bring operands to where they are computed with.
+  bool rounds_once(size_t block) const {
+    return on_device() && options.arithmetic == Element::bf16 && (block != kEmbedding || config.tied);
+  }
+
+  /// Bytes that operations on a batch of so many tokens need beside their arguments.
+  int64_t scratch_bytes(int64_t tokens) const {
+    const int64_t C = config.width;
+    const int64_t F = mlp_width(config);
+    const int64_t up_width = config.family == ModelFamily::gpt2 ? F : 2 * F;
+    const int64_t qkv_width = C + kv_width();
+    const int64_t chunk = std::min(tokens, options.chunk_tokens);
+    const int64_t head_rows = head.piece_rows(tokens);
+    int64_t most = std::max(ops.column_sums_scratch(chunk, std::max({C, qkv_width, up_width})),
+                            ops.column_sums_scratch(head_rows, C));
+    // y = x weight^T, dx = dy weight and d_weight = dy^T x, with a weight (out, in); all of fp32, which takes most.
+    const auto product = [&](int64_t rows, int64_t out, int64_t in) {
+      const auto bytes = [&](Transpose a, Transpose b, int64_t m, int64_t n, int64_t k) {
+        return ops.gemm_scratch(options.arithmetic, a, b, m, n, k, Element::fp32, Element::fp32);
+      };
+      most = std::max({most, bytes(Transpose::no, Transpose::yes, rows, out, in),
+                       bytes(Transpose::no, Transpose::no, rows, in, out),
+                       bytes(Transpose::yes, Transpose::no, out, in, rows)});
+    };
+    product(chunk, qkv_width, C);
+    product(chunk, C, C);
+    product(chunk, up_width, C);
+    product(chunk, C, F);
+    product(head_rows, config.vocabulary, C);
+    return most;
   }
 
   template <typename Visit>
@@ -144,9 +188,27 @@ struct Transformer::Impl {
   /// Of the keys and values of a token, together.
   int64_t kv_width() const { return 2 * kv_heads(config) * (config.width / config.heads); }
 
-  void grow(const DeviceBatch& batch) {
+  /// Checks a batch, makes what is missing for it, and brings it to the device.
+  DeviceBatch begin(const PackedBatch& batch, PassObserver& observer) {
+    upload.check(batch);
+    const BatchSize size{.tokens = static_cast<int64_t>(batch.inputs.size()),
+                         .longest = BatchUpload::longest_of(batch),
+                         .range = batch.range};
+    const auto documents = static_cast<int64_t>(batch.offsets.size()) - 1;
+    if (device.kind != DeviceKind::cpu) {
+      FindGrowth growth{.found = scratch_bytes(size.tokens) > reserved_scratch};
+      all_buffers(size, documents, growth);
+      if (growth.found) observer.before_growth();
+    }
+    grow(size, documents);
+    return upload.upload(ops, stream, batch);
+  }
+  void grow(const BatchSize& size, int64_t documents) {
     GrowBuffers visit{device};
-    buffers(batch.tokens, batch.documents, batch.range, visit);
+    all_buffers(size, documents, visit);
+    if (device.kind == DeviceKind::cpu || scratch_bytes(size.tokens) <= reserved_scratch) return;
+    reserved_scratch = scratch_bytes(size.tokens);
+    ops.reserve(stream, reserved_scratch);
   }
 
   float* mlp_input(size_t l) {
@@ -155,7 +217,7 @@ struct Transformer::Impl {
 
   /// Runs all blocks up to the head's input.
   void forward(const PassContext& pass, Forward purpose, const ParameterPointers& parameters, PassObserver& observer) {
-    observer.before_forward(kEmbedding);
+    begin_block(kEmbedding, parameters, observer);
     const float* tokens = parameters[kEmbedding];
     const float* positions =
         config.family == ModelFamily::gpt2 ? tokens + layout.blocks[kEmbedding].tensors[1].offset : nullptr;
@@ -163,13 +225,13 @@ struct Transformer::Impl {
                           positions, layers.front().input.data());
     for (size_t l = 0; l < layers.size(); ++l) {
       Layer& layer = layers[l];
-      observer.before_forward(static_cast<int64_t>(attention_index(l)));
-      layer.attention.forward(pass, purpose, parameters[attention_index(l)], layer.input.data(), mlp_input(l));
-      observer.before_forward(static_cast<int64_t>(mlp_index(l)));
+      const BlockParameters attention = begin_block(attention_index(l), parameters, observer);
+      layer.attention.forward(pass, purpose, attention, layer.input.data(), mlp_input(l));
+      const BlockParameters mlp = begin_block(mlp_index(l), parameters, observer);
       float* next = l + 1 < layers.size() ? layers[l + 1].input.data() : head.input();
-      layer.mlp.forward(pass, parameters[mlp_index(l)], mlp_input(l), next);
+      layer.mlp.forward(pass, mlp, mlp_input(l), next);
     }
-    observer.before_forward(static_cast<int64_t>(head_index()));
+    begin_block(head_index(), parameters, observer);
   }
 
   /// Runs all blocks below the head, from the gradient of the head's input in d_residual.
@@ -177,11 +239,12 @@ struct Transformer::Impl {
                 PassObserver& observer) {
     for (size_t l = layers.size(); l-- > 0;) {
       Layer& layer = layers[l];
-      const float* attention_parameters = parameters[attention_index(l)];
+      const BlockParameters attention_parameters = in_pass(attention_index(l), parameters);
       if (options.recompute == Recompute::full) {
         layer.attention.forward(pass, Forward::repeated, attention_parameters, layer.input.data(), mlp_input(l));
       }
-      layer.mlp.backward(pass, parameters[mlp_index(l)], mlp_input(l), d_residual.data(), gradients[mlp_index(l)]);
+      layer.mlp.backward(pass, in_pass(mlp_index(l), parameters), mlp_input(l), d_residual.data(),
+                         gradients[mlp_index(l)]);
       observer.after_backward(static_cast<int64_t>(mlp_index(l)));
       layer.attention.backward(pass, attention_parameters, layer.input.data(), d_residual.data(),
                                gradients[attention_index(l)]);
@@ -196,8 +259,18 @@ struct Transformer::Impl {
     observer.wait_for(stream);
   }
 
-  const float* output_weight(const ParameterPointers& parameters) const {
-    return head.output_weight(parameters[head_index()], parameters[kEmbedding]);
+  /// The block is used in this pass from now on.
+  BlockParameters begin_block(size_t block, const ParameterPointers& parameters, PassObserver& observer) {
+    observer.before_forward(static_cast<int64_t>(block));
+    if (rounded[block].size() > 0) ops.round(stream, rounded[block].size(), parameters[block], rounded[block].data());
+    return in_pass(block, parameters);
+  }
+  BlockParameters in_pass(size_t block, const ParameterPointers& parameters) const {
+    return {.values = parameters[block], .rounded = rounded[block].data()};
+  }
+
+  ConstValues output_weight(const ParameterPointers& parameters) const {
+    return head.output_weight(in_pass(head_index(), parameters), in_pass(kEmbedding, parameters));
   }
 
   ModelConfig config;
@@ -210,9 +283,11 @@ struct Transformer::Impl {
   std::vector<Layer> layers;
   HeadBlock head;
   Scratch scratch;
-  StagedExchange staged;                 ///< not on the CPU
-  DeviceBuffer<float> d_residual;        ///< (T, C), gradient of the residual stream on its way down
-  DeviceBuffer<float> shared_mlp_input;  ///< (T, C), of the layer at hand, with Recompute::full
+  StagedExchange staged;                        ///< not on the CPU
+  std::vector<DeviceBuffer<bfloat16>> rounded;  ///< by block: the parameters of the pass, where they are rounded once
+  int64_t reserved_scratch = 0;                 ///< bytes that the stream has for operations, by this model
+  DeviceBuffer<float> d_residual;               ///< (T, C), gradient of the residual stream on its way down
+  DeviceBuffer<float> shared_mlp_input;         ///< (T, C), of the layer at hand, with Recompute::full
 };
 
 namespace {
@@ -250,28 +325,48 @@ int64_t Transformer::buffer_bytes(const GangRange& range) {
          impl_->config.layers * range.begin() * impl_->kv_width() * element_bytes(impl_->options.arithmetic);
 }
 
+void Transformer::reserve(std::span<const BatchSize> sizes) {
+  if (impl_->device.kind == DeviceKind::cpu) return;
+  for (const BatchSize& size : sizes) impl_->grow(size, /*documents=*/size.range ? 1 : size.tokens);
+  impl_->upload.forget_tables();
+}
+
+Transformer::ReservedBytes Transformer::reserved_bytes(std::span<const BatchSize> sizes) {
+  CountLargest count;
+  ReservedBytes bytes;
+  for (const BatchSize& size : sizes) {
+    impl_->all_buffers(size, /*documents=*/size.range ? 1 : size.tokens, count);
+    bytes.scratch = std::max(bytes.scratch, impl_->scratch_bytes(size.tokens));
+    if (!size.range) continue;
+    bytes.host = std::max(bytes.host, impl_->config.layers * size.range->begin() * impl_->kv_width() *
+                                          element_bytes(impl_->options.arithmetic));
+  }
+  bytes.buffers = count.device_bytes();
+  bytes.host += count.host_bytes();
+  return bytes;
+}
+
 LossSum Transformer::loss(const PackedBatch& batch, const ParameterPointers& parameters, PassObserver& observer,
                           RangeExchange* exchange) {
   Impl& model = *impl_;
-  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  const DeviceBatch device_batch = model.begin(batch, observer);
   const PassContext pass = model.context(device_batch, observer, exchange);
-  model.grow(device_batch);
   model.forward(pass, Forward::alone, parameters, observer);
-  const double nats = model.head.loss(pass, parameters[model.head_index()], model.output_weight(parameters));
+  const double nats =
+      model.head.loss(pass, model.in_pass(model.head_index(), parameters), model.output_weight(parameters));
   return {nats, count_targets(batch)};
 }
 
 LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers& parameters,
                               const GradientPointers& gradients, PassObserver& observer, RangeExchange* exchange) {
   Impl& model = *impl_;
-  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
+  const DeviceBatch device_batch = model.begin(batch, observer);
   const PassContext pass = model.context(device_batch, observer, exchange);
-  model.grow(device_batch);
   const size_t head = model.head_index();
   model.forward(pass, Forward::before_backward, parameters, observer);
   observer.before_backward();  // the head's own forward and backward are one
   float* d_output = model.head.output_weight(gradients[head], gradients[kEmbedding]);
-  const double nats = model.head.gradient(pass, parameters[head], model.output_weight(parameters),
+  const double nats = model.head.gradient(pass, model.in_pass(head, parameters), model.output_weight(parameters),
                                           model.d_residual.data(), gradients[head], d_output);
   observer.after_backward(static_cast<int64_t>(head));
   model.backward(pass, parameters, gradients, observer);
@@ -280,13 +375,13 @@ LossSum Transformer::gradient(const PackedBatch& batch, const ParameterPointers&
 
 void Transformer::logits(const PackedBatch& batch, const ParameterPointers& parameters, std::vector<float>& logits) {
   Impl& model = *impl_;
-  const DeviceBatch device_batch = model.upload.upload(model.ops, model.stream, batch);
   PassObserver nobody;
+  const DeviceBatch device_batch = model.begin(batch, nobody);
   const PassContext pass = model.context(device_batch, nobody, /*exchange=*/nullptr);
-  model.grow(device_batch);
   model.forward(pass, Forward::alone, parameters, nobody);
   logits.resize(static_cast<size_t>(device_batch.tokens * model.config.vocabulary));
-  model.head.logits(pass, parameters[model.head_index()], model.output_weight(parameters), logits.data());
+  model.head.logits(pass, model.in_pass(model.head_index(), parameters), model.output_weight(parameters),
+                    logits.data());
 }
 
 double Transformer::flop(int64_t length) const {

@@ -55,6 +55,7 @@ RunLog::RunLog(const RunPlan& plan, const Dataset& dataset, const std::vector<st
                        {"servers", plan_.roles.servers()},
                        {"workers", plan_.roles.workers()},
                        {"worker_bytes", plan_.worker_bytes},
+                       {"device_bytes", plan_.device_bytes},
                        {"precision", plan_.compute.arithmetic == Element::fp32 ? "fp32" : "bf16"},
                        {"revision", build_info().revision}}
                       .dump());
@@ -199,7 +200,8 @@ void RunLog::worker(const WorkerSummary& summary) {
                        {"wall_seconds", summary.wall_seconds},
                        {"node_joules", known(summary.node_joules)},
                        {"device_joules", known(summary.device_joules)},
-                       {"device_utilization", known(summary.device_utilization)}}
+                       {"device_utilization", known(summary.device_utilization)},
+                       {"device_taken", summary.device_taken < 0 ? json(nullptr) : json(summary.device_taken)}}
                       .dump());
   run_metrics_.worker(summary);
   workers_.push_back(summary);
@@ -210,6 +212,11 @@ void RunLog::say_memory() const {
   const auto used = [](const WorkerSummary& w) { return w.peak_resident - w.shared_resident - w.resident_before; };
   const auto most = std::max_element(workers_.begin(), workers_.end(),
                                      [&](const auto& a, const auto& b) { return used(a) < used(b); });
+  const auto on_device = std::ranges::max_element(workers_, {}, &WorkerSummary::device_taken);
+  if (on_device != workers_.end() && on_device->device_taken >= 0) {
+    say(fmt::format("memory of worker {}'s device: {} taken; {} was planned", on_device->worker,
+                    human_bytes(on_device->device_taken), human_bytes(plan_.device_bytes)));
+  }
   if (most == workers_.end() || most->peak_resident == 0) return;  // /proc does not tell
   say(
       fmt::format("memory of worker {}'s process: at most {}, of it {} before training, {} shared with servers and {} "

@@ -23,8 +23,9 @@ namespace hat {
 ///
 /// metrics.jsonl, one object per line, by "kind":
 ///   start       blocks (names), first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a
-///               worker), precision, revision. A resumed run begins with another one, and goes on behind the step it
-///               continued from, where lines may be missing, or, without a gradient log, there again
+///               worker), device_bytes (planned of its CUDA device; 0 on CPUs), precision, revision. A resumed run
+///               begins with another one, and goes on behind the step it continued from, where lines may be missing,
+///               or, without a gradient log, there again
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null in
 ///               unbounded training), staleness (pushes by versions late), gangs (sequences that
 ///               several workers computed at once), gang_members (ranges of those), required_gangs (of the gangs: no
@@ -46,7 +47,8 @@ namespace hat {
 ///               stalls), mean_lag_s, worst_lag_s (of its emulated device, emulated_device.hpp; else 0); mpi_seconds,
 ///               barrier_transfer_seconds, gang_transfer_seconds, utilization and communication_share
 ///               (metrics/account.hpp); wall_seconds, node_joules (counters of its node over the run; null where they
-///               are not read), device_joules and device_utilization (of its GPU, by NVML, from 0 to 1; null as well)
+///               are not read), device_joules and device_utilization (of its GPU, by NVML, from 0 to 1; null as well),
+///               device_taken (bytes of its GPU, NCCL's and libraries' included; null on CPUs, or where it is shared)
 ///   gangs       gangs, members (both of this start), time_error (mean relative error of the predicted seconds of
 ///               gangs; null: none predicted), required (of the gangs: no worker has the memory), unsplit_steps (whose
 ///               sequences were split only for memory: to try that, or because it had been better)

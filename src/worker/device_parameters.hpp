@@ -28,6 +28,8 @@ class DeviceParameters {
   void bring_ahead(int64_t block, const float* host, int64_t version, bool predicted);
   /// Until nothing is copied any more from what bring_ahead was given of the block.
   void wait(int64_t block);
+  /// Gives the device's memory back; nothing may be under way there, and nothing can be brought any more.
+  void free_device();
   bool on_host() const { return blocks_.empty(); }
 
  private:

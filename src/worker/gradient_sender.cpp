@@ -36,6 +36,23 @@ GradientSender::GradientSender(const RunPlan& plan, const Stream& compute, int w
     buffer.sketch_on_host = PinnedBuffer<float>(device, kSketchBuckets);
     buffer.squares_on_host = PinnedBuffer<double>(device, 1);
   }
+  if (compute.device().kind == DeviceKind::cpu || !plan_.records_sketches()) return;
+  // What the operation needs beside, the stream takes now: nothing is allocated while sums are under way.
+  Buffer& largest = *std::ranges::max_element(buffers_, {}, [](const Buffer& buffer) { return buffer.values.size(); });
+  operations_.fill(push_, largest.values.size(), 0.0F, largest.values.data());
+  operations_.count_sketch(push_, largest.values.size(), largest.values.data(), largest.sketch.data(),
+                           largest.squares.data());
+  push_.synchronize();
+}
+
+void GradientSender::free_device() {
+  for (Buffer& buffer : buffers_) {
+    buffer.values = {};
+    buffer.sketch = {};
+    buffer.squares = {};
+    buffer.computed = {};
+  }
+  compute_ = push_ = Stream(Device{});
 }
 
 bool GradientSender::in_ring(int64_t block) const {
@@ -274,6 +291,11 @@ void GradientSender::record(TraceEvent& event) {
   if (trace_ == nullptr) return;
   event.end_s = now_s();
   trace_->add(event);
+}
+
+void GradientSender::wait_for_sums() {
+  if (nccl_ == nullptr) return;
+  waiting_.until(Activity::wait_barrier, "the other workers in a ring all-reduce", [this] { return rings_.empty(); });
 }
 
 void GradientSender::finish() {

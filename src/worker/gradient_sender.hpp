@@ -59,6 +59,11 @@ class GradientSender {
   void enter_rings_with_zeros(int64_t step);
 
   void progress();
+  /// Waits until no sum over workers is under way on the device.
+  void wait_for_sums();
+  /// Gives the device's memory back; nothing may be under way there, and nothing can be sent any more. What MPI may
+  /// still read stays, in memory of the host.
+  void free_device();
   /// Waits until everything has left.
   void finish();
 

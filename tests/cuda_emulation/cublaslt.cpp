@@ -13,7 +13,9 @@
 // wrong strides, matrices that do not fit, memory less aligned than was said, and less workspace than the algorithm
 // wants.
 
-struct cublasLtOfEmulation {};
+struct cublasLtOfEmulation {
+  int device = 0;
+};
 struct cublasLtMatmulDescOfEmulation {
   cublasComputeType_t compute;
   cublasOperation_t transpose_a = CUBLAS_OP_N;
@@ -114,6 +116,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* library) {
   *library = new cublasLtOfEmulation;  // NOLINT: as the C interface wants it, here and below
+  cudaGetDevice(&(*library)->device);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t library) {
@@ -191,6 +194,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t library, cublasLtMatmulDesc_t ope
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream) {
   if (library == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (library->device != cuda_emulation::device_of(stream)) return CUBLAS_STATUS_INVALID_VALUE;
   if (c != d || c_layout != d_layout || !fit(*operation, *a_layout, *b_layout, *c_layout)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -43,6 +43,7 @@ const Operations& emulated() {
     all.bias_backward = AndWait<cuda::bias_backward>::call;
     all.residual_forward = AndWait<cuda::residual_forward>::call;
     all.cross_entropy = AndWait<cuda::cross_entropy>::call;
+    all.round = AndWait<cuda::round>::call;
     all.fill = AndWait<cuda::fill>::call;
     all.scale = AndWait<cuda::scale>::call;
     all.sum_of_squares = AndWait<cuda::sum_of_squares>::call;

@@ -5,6 +5,7 @@
 
 #include "cuda_kernels.hpp"
 #include "hat/core/error.hpp"
+#include "hat/core/random.hpp"
 #include "hat/device/cuda_stream.hpp"
 #include "hat/device/device_buffer.hpp"
 
@@ -87,6 +88,31 @@ TEST(CudaProducts, AsksForTf32OnlyWhereTheDeviceMay) {
   multiply(stream, at, Element::bf16, 16);  // nothing to round
   EXPECT_EQ(asked(), before + 1);
   EXPECT_EQ(first_of(stream, at.c), 16.0F);
+}
+
+// Who rounds does not matter.
+TEST(CudaProducts, OfOperandsRoundedBeforeAreTheSame) {
+  constexpr int64_t kRows = 9;
+  const Stream stream(kDevice);
+  DeviceBuffer<float> x(kDevice, kRows * kSize);
+  DeviceBuffer<float> weight(kDevice, kSize * kSize);
+  for (int64_t i = 0; i < x.size(); ++i)
+    x.data()[i] = static_cast<float>(random_normal(1, 0, static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < weight.size(); ++i) {
+    weight.data()[i] = static_cast<float>(random_normal(1, 1, static_cast<uint64_t>(i)));
+  }
+  DeviceBuffer<bfloat16> rounded(kDevice, weight.size());
+  cuda::round(stream, weight.size(), weight.data(), rounded.data());
+  const auto product = [&](Transpose transpose, ConstValues with) {
+    DeviceBuffer<float> y(kDevice, kRows * kSize);
+    cuda::gemm(stream, Element::bf16, Transpose::no, transpose, kRows, kSize, kSize, 1.0F, x.data(), kSize, with, kSize,
+               0.0F, y.data(), kSize);
+    stream.synchronize();
+    return std::vector<float>(y.span().begin(), y.span().end());
+  };
+  for (const Transpose transpose : {Transpose::no, Transpose::yes}) {
+    EXPECT_EQ(product(transpose, weight.data()), product(transpose, rounded.data()));
+  }
 }
 
 TEST(CudaDevices, EventsOrderStreams) {

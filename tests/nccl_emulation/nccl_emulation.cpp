@@ -77,6 +77,8 @@ struct ncclComm {
   int64_t calls = 0;
   std::vector<std::pair<cudaStream_t, std::shared_ptr<Call>>> not_in_stream;
   std::vector<std::shared_ptr<Call>> under_way;
+  int device = 0;
+  int begun = 0;  // calls that have not ended
 };
 
 namespace {
@@ -170,13 +172,22 @@ void add_up(ncclComm& comm, Call& call) {
   }
 }
 
+void end_calls(ncclComm& comm, int number) {
+  comm.begun -= number;
+  cuda_emulation::add_sums_under_way(-number);
+}
+
 /// In the stream. Ranks that never come leave it there until the communicator is aborted.
 bool advance(ncclComm& comm, const std::shared_ptr<Call>& call) {
-  if (comm.state == ncclComm::State::aborted || comm.error != ncclSuccess) return true;
+  if (comm.state == ncclComm::State::aborted || comm.error != ncclSuccess) {
+    end_calls(comm, comm.begun);
+    return true;
+  }
   if (!call->is_started) start(comm, *call);
   if (!all_through(call->requests)) return false;
   add_up(comm, *call);
   std::erase(comm.under_way, call);
+  end_calls(comm, 1);
   return true;
 }
 
@@ -194,6 +205,8 @@ ncclResult_t make_call(ncclComm& comm, std::vector<Sum> sums) {
   const cudaStream_t stream = sums.front().stream;
   call->sums = std::move(sums);
   comm.not_in_stream.emplace_back(stream, std::move(call));
+  ++comm.begun;
+  cuda_emulation::add_sums_under_way(1);
   if (comm.blocks) {
     put_into_stream(comm);
     return ncclSuccess;
@@ -237,6 +250,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made.size = ranks;
   made.rank = rank;
   made.blocks = config == nullptr || config->blocking != 0;
+  cudaGetDevice(&made.device);
   made.world_ranks.assign(static_cast<size_t>(ranks), -1);
   if (rank == 0) {
     MPI_Comm_rank(MPI_COMM_WORLD, &made.world_ranks[0]);
@@ -272,6 +286,9 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDa
   }
   if (type != ncclFloat32 || operation != ncclSum) return refuse(ncclInvalidArgument, "only sums of fp32 are emulated");
   if (send == nullptr || receive == nullptr || count == 0) return refuse(ncclInvalidArgument, "nothing to sum");
+  if (cuda_emulation::device_of(stream) != comm->device) {
+    return refuse(ncclInvalidArgument, "a stream of another device than the communicator's");
+  }
   const Sum sum{static_cast<const float*>(send), static_cast<float*>(receive), count, stream};
   if (open_groups == 0) return make_call(*comm, {sum});
   of_group.emplace_back(comm, sum);
@@ -311,6 +328,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!alive.contains(comm)) return refuse(ncclInvalidArgument, problem_of(comm));
   comm->state = ncclComm::State::aborted;
+  end_calls(*comm, comm->begun);
   alive.erase(comm);
   return ncclSuccess;
 }

@@ -269,13 +269,15 @@ struct WorkerSummary {
   int64_t wrong_prefetches = 0;    ///< of those: something else was needed then
   double device_joules = -1;       ///< energy counter of its GPU over the run; negative: not read
   double device_utilization = -1;  ///< fraction of time in which a kernel ran there; negative: not read
+  int64_t device_taken = -1;       ///< bytes of its GPU, by the driver; negative: it has none, or shares it
   double unit_time_error = -1;  ///< filled in by server 0: mean relative error of predicted seconds of units; < 0: none
   template <class F>
   void fields(F& f) {
     f(worker), account.fields(f), f(tokens), f(units), f(pulls), f(pulls_rejected), f(pulled_bytes), f(pushed_bytes),
         f(exchanged_bytes), f(resident_before), f(peak_resident), f(shared_resident), f(sample), f(emulated_s),
         f(mean_lag_s), f(worst_lag_s), f(wall_seconds), f(node_joules), f(pulls_skipped), f(skipped_bytes),
-        f(prefetches), f(wrong_prefetches), f(device_joules), f(device_utilization), f(unit_time_error);
+        f(prefetches), f(wrong_prefetches), f(device_joules), f(device_utilization), f(device_taken),
+        f(unit_time_error);
   }
 };
 

@@ -29,14 +29,16 @@ VisibleDevices visible_devices();
 /// Bytes of a device that nobody has allocated.
 int64_t free_bytes(int device);
 
-/// Memory of a device, and of the host where copies from and to any device need no detour. Throw Error.
+/// Memory of a device, and of the host where copies from and to any device need no detour. (Even that is allocated by a
+/// device, which sets aside some hundred MiB for a process that uses it: hence by the one that is used anyway.) Throw
+/// Error.
 void* allocate(int device, int64_t bytes);
-void* allocate_pinned(int64_t bytes);
+void* allocate_pinned(int device, int64_t bytes);
 void release(int device, void* data) noexcept;
 void release_pinned(void* data) noexcept;
 /// Makes memory of the host that is there already like that of allocate_pinned. False where the driver will not: copies
 /// take their detour then.
-bool pin(void* data, int64_t bytes);
+bool pin(int device, void* data, int64_t bytes);
 void unpin(void* data) noexcept;
 
 std::shared_ptr<CudaStream> make_stream(int device, const char* purpose);

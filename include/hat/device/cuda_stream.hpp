@@ -20,9 +20,12 @@ class CudaStream {
 
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
+  /// Makes its device the current one of this thread, which launches, events and libraries go by.
+  void make_current() const;
   void synchronize() const;
   /// At least `bytes` of device memory, of undefined content, for the work that is put into the stream next: what was
-  /// put there before may still use the same memory, what comes later will.
+  /// put there before may still use the same memory, what comes later will. When it must grow, it waits for all that
+  /// the device does: what works while others are waited for reserves before (Operations::reserve).
   void* scratch(size_t bytes);
   /// What the matrix products of the stream keep between calls; theirs alone. Ends before the stream.
   std::shared_ptr<void>& products() { return products_; }
@@ -35,7 +38,7 @@ class CudaStream {
   std::shared_ptr<void> products_;
 };
 
-/// A moment in a stream.
+/// A moment in a stream, of its device.
 class CudaEvent {
  public:
   explicit CudaEvent(const CudaStream& stream);

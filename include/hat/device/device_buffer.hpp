@@ -90,7 +90,7 @@ class PinnedRange {
   PinnedRange() = default;
   PinnedRange(const Device& device, std::span<std::byte> memory) {
     if (device.kind == DeviceKind::cpu || memory.empty()) return;
-    if (cuda::pin(memory.data(), std::ssize(memory))) memory_.reset(memory.data());
+    if (cuda::pin(device.index, memory.data(), std::ssize(memory))) memory_.reset(memory.data());
   }
 
  private:

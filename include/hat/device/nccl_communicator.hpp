@@ -50,6 +50,10 @@ class NcclCommunicator {
   /// the build has no NCCL.
   static std::string make_id();
 
+  /// About what a communicator takes of a device beside the buffers that are summed: those that its channels send from
+  /// and receive in, as many and as large as NCCL makes them unless the environment says otherwise. 0 without NCCL.
+  static int64_t device_bytes();
+
   /// Joins the other `size` - 1 processes that construct with the same id. `look` is called again and again meanwhile
   /// and may throw. Throws Error when they are not all there within `timeout_s`.
   NcclCommunicator(const std::string& id, int size, int rank, const Device& device, double timeout_s,

@@ -9,6 +9,7 @@
 #include "hat/config/deck.hpp"
 #include "hat/core/duration.hpp"
 #include "hat/gradient/slot_table.hpp"
+#include "hat/model/batch_size.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 #include "hat/model/range_exchange.hpp"
@@ -37,6 +38,7 @@ struct RunPlan {
   std::vector<int> device_of_worker;
   bool sums_with_nccl =
       false;                 ///< barrier blocks' gradients, on CUDA devices; otherwise MPI does, in the host's memory
+  int64_t nccl_bytes = 0;    ///< that NCCL takes of a device then, about
   int64_t noise_block = -1;  ///< number of sensitivity.noise_block
   /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
   std::vector<int> pull_group;
@@ -44,8 +46,11 @@ struct RunPlan {
   LinkSpeeds links;                 ///< between workers, as measured at the start
   int64_t least_gang = 0;           ///< workers that a sequence of more than unsplit_tokens needs; 0: none does
   int64_t unsplit_tokens = 0;       ///< most tokens of a unit of one worker
-  Deadline deadline;                ///< of the run, as server 0 knows it
-  int64_t worker_bytes = 0;         ///< estimate of what the rank of a worker occupies beside the program; for the log
+  /// What workers are prepared to compute; of gangs about, for their ranges follow from speeds.
+  std::vector<BatchSize> largest_batches;
+  Deadline deadline;         ///< of the run, as server 0 knows it
+  int64_t worker_bytes = 0;  ///< estimate of what the rank of a worker occupies beside the program; for the log
+  int64_t device_bytes = 0;  ///< the same of a worker's CUDA device; 0 on CPUs
 
   bool unbounded() const { return deck.staleness == kUnbounded; }
   int device_of(int worker) const {

@@ -55,6 +55,17 @@ struct Operations {
                int64_t k, float alpha, ConstValues a, int64_t lda, ConstValues b, int64_t ldb, float beta, float* c,
                int64_t ldc);
 
+  /// What follows is about memory that a stream keeps for operations beside their arguments; on the CPU there is none.
+  ///
+  /// Bytes that gemm takes at most, with operands that hold a and b.
+  int64_t (*gemm_scratch)(Element arithmetic, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
+                          int64_t k, Element a, Element b);
+  /// Bytes that sums over T rows of N columns take (bias_backward, the weights of norms).
+  int64_t (*column_sums_scratch)(int64_t T, int64_t N);
+  /// From now on operations that need up to so many allocate nothing: an allocation waits for all that the device does,
+  /// also for sums over workers.
+  void (*reserve)(const Stream&, int64_t bytes);
+
   /// y (T, C) = table[tokens[t]] + position_table[positions[t]]; without positions if position_table is null.
   void (*embedding_forward)(const Stream&, int64_t T, int64_t C, const int32_t* tokens, const int32_t* positions,
                             const float* table, const float* position_table, float* y);
@@ -147,6 +158,8 @@ struct Operations {
   void (*cross_entropy)(const Stream&, CrossEntropyOutput output, int64_t T, int64_t V, int64_t stride,
                         const int32_t* targets, float* logits, double* row_nats);
 
+  /// y (n) = x, rounded as products in bf16 round their operands.
+  void (*round)(const Stream&, int64_t n, const float* x, bfloat16* y);
   void (*fill)(const Stream&, int64_t n, float value, float* y);   ///< y = value
   void (*scale)(const Stream&, int64_t n, float alpha, float* y);  ///< y *= alpha
   /// *sum = sum of x^2, added in double.

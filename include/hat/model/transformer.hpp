@@ -6,6 +6,7 @@
 
 #include "hat/config/deck.hpp"
 #include "hat/core/packed_batch.hpp"
+#include "hat/model/batch_size.hpp"
 #include "hat/model/compute_options.hpp"
 #include "hat/model/layout.hpp"
 #include "hat/model/range_exchange.hpp"
@@ -35,10 +36,14 @@ class PassObserver {
   virtual void after_backward(int64_t /*block*/) {}
   /// The pass goes on when all that was put into the stream has ended: here a worker does other things meanwhile.
   virtual void wait_for(const Stream& stream) { stream.synchronize(); }
+  /// Memory of an accelerator is about to be allocated for this pass: that waits for all that the device does, so
+  /// nothing that others must do something for may be under way there on return. Not after `reserve` of such a batch.
+  virtual void before_growth() {}
 };
 
 /// A decoder transformer, forward and backward by hand, on variable-length packed batches.
-/// One object per worker; owns the activations (buffers grow to the largest batch seen, then stay). Not thread safe.
+/// One object per worker; owns the activations (buffers grow to the largest batch seen or reserved, then stay). Not
+/// thread safe.
 ///
 /// A layer is done for all rows before the next one begins, so each block's parameters are needed once in a pass and
 /// its gradient is final once. Inside a block rows are taken in chunks: the projections and the MLP of a long document
@@ -65,6 +70,18 @@ class Transformer {
   /// RangeExchange keeps from the forward to the backward pass whatever is recomputed. All but those and the tables of
   /// angles follows the tokens of the range, not of the sequence.
   int64_t buffer_bytes(const GangRange& range);
+
+  /// Makes all buffers for batches of up to these sizes now; no pass may be under way. On the CPU nothing: memory is
+  /// taken there when it is written to.
+  void reserve(std::span<const BatchSize> sizes);
+  /// What that takes, and as much of the host beside, with what a RangeExchange keeps there.
+  struct ReservedBytes {
+    int64_t buffers = 0;  ///< of the device
+    int64_t scratch = 0;  ///< of the device: what the stream keeps for operations
+    int64_t host = 0;
+  };
+  /// The stream may be one of the CPU, if options name the device and its operations: nothing is allocated.
+  ReservedBytes reserved_bytes(std::span<const BatchSize> sizes);
 
   /// Loss alone. `observer` gets before_forward only. A range of a document needs `exchange`, whole ones must have
   /// none; the losses of all members' ranges add up to that of the whole document.

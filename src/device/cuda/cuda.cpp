@@ -76,8 +76,9 @@ void* allocate(int device, int64_t bytes) {
   return data;
 }
 
-void* allocate_pinned(int64_t bytes) {
+void* allocate_pinned(int device, int64_t bytes) {
   void* data = nullptr;
+  check(cudaSetDevice(device), "cudaSetDevice");
   const cudaError_t result = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
   if (result == cudaErrorMemoryAllocation) {
     throw Error(fmt::format("out of memory: cannot allocate {} bytes of page-locked memory", bytes));
@@ -93,7 +94,8 @@ void release(int device, void* data) noexcept {
 
 void release_pinned(void* data) noexcept { static_cast<void>(cudaFreeHost(data)); }
 
-bool pin(void* data, int64_t bytes) {
+bool pin(int device, void* data, int64_t bytes) {
+  check(cudaSetDevice(device), "cudaSetDevice");
   const bool pinned = cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterPortable) == cudaSuccess;
   if (!pinned) static_cast<void>(cudaGetLastError());
   return pinned;

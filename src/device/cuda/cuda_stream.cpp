@@ -24,12 +24,14 @@ CudaStream::~CudaStream() {
   static_cast<void>(cudaFree(scratch_));
 }
 
+void CudaStream::make_current() const { check(cudaSetDevice(device_), "cudaSetDevice"); }
+
 void CudaStream::synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
 void* CudaStream::scratch(size_t bytes) {
   constexpr size_t kLeast = size_t{1} << 20;
   if (bytes <= scratch_bytes_) return scratch_;
-  check(cudaSetDevice(device_), "cudaSetDevice");
+  make_current();
   // cudaFree waits for everything that may still use it.
   check(cudaFree(scratch_), "cudaFree");
   scratch_ = nullptr;
@@ -41,6 +43,7 @@ void* CudaStream::scratch(size_t bytes) {
 }
 
 CudaEvent::CudaEvent(const CudaStream& stream) {
+  stream.make_current();  // an event is of the device that is current now, and only its streams can record it
   check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
   const cudaError_t result = cudaEventRecord(event_, stream.get());
   if (result == cudaSuccess) return;

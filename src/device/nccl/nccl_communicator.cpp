@@ -80,7 +80,8 @@ struct NcclCommunicator::Impl {
     if (id.size() != sizeof unique.internal) throw Error("the id of an NCCL communicator has the wrong length");
     std::memcpy(unique.internal, id.data(), sizeof unique.internal);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // nothing here may hang: who waits looks after the other ranks
+    stream.cuda()->make_current();  // it is the communicator's from now on
+    config.blocking = 0;            // nothing here may hang: who waits looks after the other ranks
     check_nccl(ncclCommInitRankConfig(&comm, size, unique, rank, &config), comm, "ncclCommInitRankConfig");
     for (const double begin_s = now_s(); !is_through("joining the NCCL communicator");) {
       if (look) look();
@@ -99,6 +100,7 @@ struct NcclCommunicator::Impl {
       if (bucket.phase != Phase::queued && !is_through("ncclAllReduce")) return;
       switch (bucket.phase) {
         case Phase::queued:
+          stream.cuda()->make_current();
           for (const Event& event : bucket.computed) stream.wait_for(event);
           check_nccl(
               ncclAllReduce(presence.data(), presence.data(), 1, ncclFloat32, ncclSum, comm, stream.cuda()->get()),
@@ -120,6 +122,7 @@ struct NcclCommunicator::Impl {
   }
 
   void start_sums(const Bucket& bucket) const {
+    stream.cuda()->make_current();
     check_nccl(ncclGroupStart(), comm, "ncclGroupStart");
     ncclResult_t first_error = ncclSuccess;
     for (const std::span<float> sum : bucket.sums) {
@@ -199,6 +202,21 @@ std::string NcclCommunicator::make_id() {
   ncclUniqueId id;
   check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
   return {id.internal, sizeof id.internal};
+}
+
+int64_t NcclCommunicator::device_bytes() {
+  // NCCL's documentation: NCCL_BUFFSIZE is 4 MiB. A channel has such buffers for its neighbours in the ring and in the
+  // tree, and half as much again for its other protocols.
+  constexpr int64_t kChannels = 16;
+  constexpr int64_t kBufferBytes = int64_t{4} << 20;
+  constexpr int64_t kNeighbours = 4;
+  const auto from_environment = [](const char* name, int64_t value) {
+    const char* text = std::getenv(name);
+    const int64_t given = text == nullptr ? 0 : std::strtoll(text, nullptr, 10);
+    return given > 0 ? given : value;
+  };
+  return from_environment("NCCL_MAX_NCHANNELS", kChannels) * kNeighbours *
+         from_environment("NCCL_BUFFSIZE", kBufferBytes) * 3 / 2;
 }
 
 NcclCommunicator::NcclCommunicator(const std::string& id, int size, int rank, const Device& device, double timeout_s,

@@ -19,10 +19,10 @@ VisibleDevices visible_devices() { return {.devices = {}, .problem = "this build
 int64_t free_bytes(int /*device*/) { refuse(); }
 
 void* allocate(int /*device*/, int64_t /*bytes*/) { refuse(); }
-void* allocate_pinned(int64_t /*bytes*/) { refuse(); }
+void* allocate_pinned(int /*device*/, int64_t /*bytes*/) { refuse(); }
 void release(int /*device*/, void* /*data*/) noexcept {}
 void release_pinned(void* /*data*/) noexcept {}
-bool pin(void* /*data*/, int64_t /*bytes*/) { refuse(); }
+bool pin(int /*device*/, void* /*data*/, int64_t /*bytes*/) { refuse(); }
 void unpin(void* /*data*/) noexcept {}
 
 std::shared_ptr<CudaStream> make_stream(int /*device*/, const char* /*purpose*/) { refuse(); }

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 
 /// CUDA's execution of kernels on the CPU, for tests: sources of kernels compile as C++ against the headers beside this
 /// one and run block by block, each thread a fiber of its own. A thread runs until it waits (a barrier, a warp
@@ -29,9 +30,23 @@ struct Counters {
 };
 const Counters& counters();
 
+/// Of the memory of devices, in this process.
+struct MemoryCounters {
+  int64_t allocations = 0;        ///< calls that allocate or free, or lock pages: all may wait for the whole device
+  int64_t page_locked_bytes = 0;  ///< copied from and to memory of the host that is, or is not, page-locked
+  int64_t pageable_bytes = 0;
+};
+const MemoryCounters& memory_counters();
+
 /// Devices of this host; until this is called as many as the environment's CUDA_EMULATION_DEVICES, 1 without. A program
-/// sees those of CUDA_VISIBLE_DEVICES (numbers only), or all.
+/// sees those of CUDA_VISIBLE_DEVICES (numbers only), or all. Each has CUDA_EMULATION_MEMORY MiB, 8192 without, for
+/// each process.
 void set_devices(int count);
+/// Devices on which this process has made or freed something since this was asked last.
+std::set<int> take_used_devices();
+/// Sums over workers that have begun, or (negative) ended. With CUDA_EMULATION_NO_GROWTH in the environment a process
+/// that allocates meanwhile is aborted.
+void add_sums_under_way(int number);
 
 struct Index {
   unsigned int x = 0;

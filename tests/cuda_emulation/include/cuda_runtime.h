@@ -271,6 +271,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 
 namespace cuda_emulation {
+/// Where a stream is; the default stream is where the thread is.
+int device_of(cudaStream_t stream);
 /// Puts work into a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// Work with others that may not be there yet: called again until it gives true. Whoever asks for an event or a stream
