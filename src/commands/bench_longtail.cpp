@@ -178,6 +178,10 @@ ExitCode train_next(const Communicator& world, const LongtailOptions& options, c
   return ExitCode::success;
 }
 
+std::string staleness_name(const Deck& deck) {
+  return deck.staleness == kUnbounded ? "unbounded" : std::to_string(deck.staleness);
+}
+
 /// The groups as far as they have come: the last one may miss some where the exit code is no success.
 ExitCode run_all(const Communicator& world, const LongtailOptions& options, const LongtailPlan& plan,
                  std::vector<std::vector<Done>>& groups) {
@@ -189,7 +193,9 @@ ExitCode run_all(const Communicator& world, const LongtailOptions& options, cons
     std::vector<Done> done;
     for (const LongtailRun& run : group.runs) {
       if (world.rank() == 0) {
-        fmt::print(stderr, "training {} of {}: {}, {}\n", ++number, runs, group.title, run.policy);
+        const bool is_titled = group.title.find(run.variant) != std::string::npos;
+        fmt::print(stderr, "training {} of {}: {}, {}, S = {}{}{}\n", ++number, runs, group.title, run.policy,
+                   staleness_name(run.deck), is_titled ? "" : ", ", is_titled ? "" : run.variant);
       }
       code = train_next(world, options, run, done);
       if (code != ExitCode::success) break;
@@ -204,10 +210,6 @@ ExitCode run_all(const Communicator& world, const LongtailOptions& options, cons
 
 std::string optional_number(const std::optional<double>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : std::string("none");
-}
-
-std::string staleness_name(const Deck& deck) {
-  return deck.staleness == kUnbounded ? "unbounded" : std::to_string(deck.staleness);
 }
 
 std::optional<double> joules_to_loss(const LongtailFigures& figures) {

@@ -37,9 +37,9 @@ struct BadOption {
   throw BadOption{.option = option, .reason = reason};
 }
 
-int64_t number_of(const std::string& option, const std::string& text, int64_t least) {
+int64_t number_of(const std::string& option, const std::string& text, int64_t least, int64_t most = kMostCount) {
   std::string value = text;
-  const std::string problem = integer_in(least, kMostCount)(value);
+  const std::string problem = integer_in(least, most)(value);
   if (!problem.empty()) refuse(option, problem);
   return std::stoll(value);
 }
@@ -153,7 +153,14 @@ class LongtailPlanner {
   LongtailPlanner(const LongtailOptions& options, const DeckMaker& decks, int ranks, std::filesystem::path folder)
       : options_(options), decks_(decks), ranks_(ranks), folder_(std::move(folder)) {
     for (const std::string& text : options.policies) {
-      if (text != "none") policies_.push_back(parse_policy(text));
+      if (text != "none") {
+        policies_.push_back(parse_policy(text));
+      } else if (options.policies.size() > 1) {
+        refuse("policies", "'none' stands alone, not in a list");
+      }
+    }
+    for (const std::string& text : options.staleness) {  // also where no policy is late
+      if (text != kNoBound) number_of("staleness", text, 0, kMostStaleness);
     }
   }
 

@@ -363,7 +363,7 @@ void check_continuation(const CheckpointState& state, const fs::path& source, co
                                         [&](int64_t version) { return version == state.step; });
   if (!plan.unbounded() && !one_per_step) {
     throw InputError(source.string(), "staleness",
-                     "was unbounded when this run began: its blocks have had one update per push, not per step; "
+                     "was unbounded in a start of this run: its blocks have had one update per push, not per step; "
                      "continue it unbounded");
   }
 }

@@ -37,7 +37,8 @@ void add_run_keys(OptionSet& options, Deck& deck) {
       {{"spread", Placement::spread}, {"packed", Placement::packed}, {"dedicated", Placement::dedicated}},
       "Servers evenly over the hosts, together on the first ones, or on hosts of their own");
   options.add_named<int64_t>("staleness", deck.staleness, {{"unbounded", kUnbounded}},
-                             "S: step t may use any version >= t - S. Preset: sync 0, hybrid and async 1", 64);
+                             "S: step t may use any version >= t - S. Preset: sync 0, hybrid and async 1",
+                             kMostStaleness);
   options.add_named<StalenessRule>(
       "staleness.rule", deck.staleness_rule, {{"exact", StalenessRule::exact}, {"freshest", StalenessRule::freshest}},
       "Version t - S for everyone, or the newest there is. Preset: async freshest, else exact");

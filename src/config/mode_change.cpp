@@ -22,11 +22,13 @@ void check_mode_change(const OptionSet& options, const Deck& deck) {
   require(sync && deck.delay.sync_steps > 0, "staleness.sync_steps", " 0");
   require(sync && deck.delay.compensation > 0, "staleness.compensation", " 0");
   require(sync && deck.optimizer.momentum_rule != MomentumRule::fixed, "optimizer.momentum_rule", " fixed");
+  require(unbounded && deck.staleness_rule == StalenessRule::exact, "staleness.rule", " freshest");
   require(!unbounded && deck.staleness_limit.versions > 0, "staleness.limit", " 0");
   require(!unbounded && deck.staleness_limit.seconds > 0, "staleness.limit_s", " 0");
   require(!unbounded && deck.staleness_limit.action != OverLimit::apply, "staleness.over_limit", " apply");
   if (missing.empty()) return;
-  throw options.error("mode", fmt::format("does not go with other settings farther away; pass also{}", missing));
+  throw options.error("mode",
+                      fmt::format("does not go with settings of the deck or the environment; pass also{}", missing));
 }
 
 }  // namespace hat

@@ -137,11 +137,12 @@ void RunLog::say_hidden() const {
     error += worker.unit_time_error;
     ++predicted;
   }
-  const double wrong = mean(100.0 * static_cast<double>(sum.wrong_prefetches), sum.prefetches);
-  say(fmt::format(
-      "blocks pulled: {}; spared because unchanged or on the node already: {} ({}); prefetches: {}, {:.1f} % wrong",
-      with_commas(sum.pulls), with_commas(sum.pulls_skipped), human_bytes(sum.skipped_bytes),
-      with_commas(sum.prefetches), wrong));
+  const std::string prefetches =
+      sum.prefetches == 0 ? "none"
+                          : fmt::format("{}, {:.1f} % wrong", with_commas(sum.prefetches),
+                                        mean(100.0 * static_cast<double>(sum.wrong_prefetches), sum.prefetches));
+  say(fmt::format("blocks pulled: {}; spared because unchanged or on the node already: {} ({}); prefetches: {}",
+                  with_commas(sum.pulls), with_commas(sum.pulls_skipped), human_bytes(sum.skipped_bytes), prefetches));
   if (predicted > 0) {
     say(fmt::format("seconds of the newest units were predicted within {:.1f} % (mean)",
                     100.0 * mean(error, predicted)));

@@ -258,19 +258,19 @@ TEST(Combination, AnotherModeThanAPinnedOneNamesAllOptionsThatAreMissing) {
   resolve_presets(hybrid.options, hybrid.deck);
   const std::string pinned = hybrid.options.effective();
   EXPECT_EQ(answer_to(pinned, {"--mode", "sync"}),
-            "command line: --mode: does not go with other settings farther away; pass also --staleness 0 "
+            "command line: --mode: does not go with settings of the deck or the environment; pass also --staleness 0 "
             "--staleness.predict=false --staleness.sync_steps 0");
   EXPECT_EQ(answer_to(pinned, {"--mode", "sync", "--staleness", "0", "--staleness.predict=false",
                                "--staleness.sync_steps", "0"}),
             "");
   EXPECT_EQ(answer_to(pinned, {"--mode", "async"}),
-            "command line: --mode: does not go with other settings farther away; pass also --barriers none");
+            "command line: --mode: does not go with settings of the deck or the environment; pass also --barriers none");
   EXPECT_EQ(answer_to(pinned, {"--mode", "async", "--barriers", "none"}), "");
   Train sync;
   sync.load(DeckFile(kSound + "mode = \"sync\"\n").path());
   resolve_presets(sync.options, sync.deck);
   EXPECT_EQ(answer_to(sync.options.effective(), {"--mode", "hybrid"}),
-            "command line: --mode: does not go with other settings farther away; pass also --clip previous");
+            "command line: --mode: does not go with settings of the deck or the environment; pass also --clip previous");
 }
 
 TEST(Presets, TheNearestLengthOfTheRunCounts) {

@@ -86,7 +86,7 @@ TEST(LongtailPlan, ErrorsNameWhatTheUserWrote) {
       "command line: --policies: 'on_demand/sync:foo': split.policy: must be one of auto, never, always, not 'foo'");
   EXPECT_EQ(message_of({kDeck, "--policies", "on_demand/foo"}),
             "command line: --policies: 'on_demand/foo': mode: must be one of sync, hybrid, async, not 'foo'");
-  EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: --staleness: staleness: must be"));
+  EXPECT_TRUE(message_of({kDeck, "--staleness", "99"}).starts_with("command line: --staleness: must be"));
   EXPECT_TRUE(
       message_of({kDeck, "--model.max_length=100"}).starts_with("command line: --model.max_length: 100 is less"))
       << message_of({kDeck, "--model.max_length=100"});
@@ -110,7 +110,7 @@ TEST(LongtailPlan, WordsComeBeforeRanks) {
   EXPECT_TRUE(message_of({kDeck, "--policies", "on_demand/sync:sometimes"}, /*ranks=*/1)
                   .starts_with("command line: --policies: 'on_demand/sync:sometimes': split.policy: must be one of"));
   EXPECT_TRUE(message_of({kDeck, "--staleness", "1,999"}, /*ranks=*/1)
-                  .starts_with("command line: --staleness: staleness: must be an integer from 0 to 64"));
+                  .starts_with("command line: --staleness: must be an integer from 0 to 64"));
 }
 
 TEST(LongtailPlan, ErrorsOfARunNameItsPolicy) {
