@@ -10,6 +10,10 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
+/// Of 16 columns each, that multiply_rows unrolls.
+template <int kColumns>
+inline constexpr int kColumnSteps = kColumns == 128 ? 4 : kColumns / 16;
+
 /// P = exp2(scale score - shift) and dS = P (dP - delta) of one score.
 __device__ __forceinline__ float probability(float score, float scale, float shift) {
   return exp2_approx(fmaf(score, scale, -shift));
@@ -25,7 +29,8 @@ struct QuerySizes {
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kQueries = kWarps * kWarpRows;
   static constexpr int kKeys = kColumns <= 64 ? 64 : 32;
-  static constexpr int kStep = 32;  // keys whose scores and their gradients share the registers with dq
+  // Keys whose scores and their gradients share the registers with dq.
+  static constexpr int kStep = kColumns == 128 && kFewRegisters ? 16 : 32;
   static constexpr int kQueryTile = kQueries * kColumns;
   static constexpr int kKeyTile = kKeys * kColumns;
   static constexpr size_t kSharedBytes = (2 * kQueryTile + 4 * kKeyTile) * sizeof(Bf16) + kQueries * sizeof(float2);
@@ -93,8 +98,8 @@ __global__ __launch_bounds__(QuerySizes<kColumns>::kThreads) void queries_kernel
       if (first_key >= seen) break;
       Sums<S::kRowTiles, S::kStep / 8> scores;
       Sums<S::kRowTiles, S::kStep / 8> gradients;
-      multiply_rows<kColumns>(q_tile, warp_row, k_tile, step, scores);
-      multiply_rows<kColumns>(d_out_tile, warp_row, k_tile + S::kKeyTile, step, gradients);
+      multiply_rows<kColumns, kColumnSteps<kColumns>>(q_tile, warp_row, k_tile, step, scores);
+      multiply_rows<kColumns, kColumnSteps<kColumns>>(d_out_tile, warp_row, k_tile + S::kKeyTile, step, gradients);
       const bool hides = first_key + S::kStep > (causal ? own_row + 1 : keys);
 #pragma unroll
       for (int r = 0; r < S::kRowTiles; ++r) {
@@ -233,8 +238,9 @@ __global__ __launch_bounds__(KeySizes<kColumns>::kThreads) void keys_kernel(Back
       if (causal && query + S::kStep <= own_key) continue;
       Sums<S::kRowTiles, S::kStep / 8> scores;
       Sums<S::kRowTiles, kOfKeys ? S::kStep / 8 : 1> gradients;
-      multiply_rows<kColumns>(k_tile, warp_row, of.q, step, scores);
-      if constexpr (kOfKeys) multiply_rows<kColumns>(v_tile, warp_row, of.d_out, step, gradients);
+      multiply_rows<kColumns, kColumnSteps<kColumns>>(k_tile, warp_row, of.q, step, scores);
+      if constexpr (kOfKeys)
+        multiply_rows<kColumns, kColumnSteps<kColumns>>(v_tile, warp_row, of.d_out, step, gradients);
       const bool hides = causal && query < own_key + S::kWarpRows - 1;
 #pragma unroll
       for (int n = 0; n < S::kStep / 8; ++n) {

@@ -20,6 +20,7 @@ struct Sizes {
   static constexpr int kKeys = kColumns <= 192 ? 64 : 32;  // of a stage
   // Keys that a warp meets at once: their scores share the registers with the sums.
   static constexpr int kStep = kColumns == 96 || kColumns == 128 ? 32 : kKeys;
+  static constexpr int kColumnSteps = kColumns == 128 && kFewRegisters ? 4 : kColumns / 16;  // at once (multiply_rows)
   static constexpr int kQueryTile = kQueries * kColumns;
   static constexpr int kKeyTile = kKeys * kColumns;
   static constexpr size_t kSharedBytes = (kQueryTile + 4 * kKeyTile) * sizeof(Bf16);  // two stages of keys and values
@@ -217,7 +218,7 @@ __global__ __launch_bounds__(Sizes<kColumns>::kThreads) void forward_kernel(Forw
     for (int row = 0; row < S::kKeys; row += S::kStep) {
       if (key + row >= seen) break;
       Sums<S::kRowTiles, S::kStep / 8> scores;
-      multiply_rows<kColumns>(q_tile, warp_row, k_tile, row, scores);
+      multiply_rows<kColumns, S::kColumnSteps>(q_tile, warp_row, k_tile, row, scores);
       const bool hides = key + row + S::kStep > (a.keys.causal ? own_row + 1 : keys);
       if (hides) hide(own_row, key + row, keys, a.keys.causal, scores);
       absorb(scale, scores, softmax, out);

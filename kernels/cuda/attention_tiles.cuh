@@ -90,15 +90,15 @@ __device__ __forceinline__ void clear(Sums<kRowTiles, kTiles>& sums) {
 }
 
 /// sums (16 kRowTiles, 8 kTiles) = a b^T, with a the rows from a_row on of one tile and b those from b_row on of
-/// another.
-template <int kColumns, int kRowTiles, int kTiles>
+/// another. kSteps of 16 columns are unrolled; the more, the more registers hold what is loaded ahead.
+template <int kColumns, int kSteps, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_rows(const __nv_bfloat16* a, int a_row, const __nv_bfloat16* b, int b_row,
                                               Sums<kRowTiles, kTiles>& sums) {
   static_assert(kTiles % 2 == 0);
   const auto a_lane = LaneOfTile<kColumns>::rows_first();
   const auto b_lane = LaneOfTile<kColumns>::halves_first();
   clear(sums);
-#pragma unroll
+#pragma unroll kSteps
   for (int step = 0; step < kColumns / 16; ++step) {
     uint32_t of_a[kRowTiles][4];
 #pragma unroll
@@ -153,33 +153,27 @@ __device__ __forceinline__ void add_weighted_rows(const Sums<kRowTiles, kTiles>&
   }
 }
 
-/// Calls visit(row, column, i, pair of sums) for each pair of neighbours that this lane has of a warp's sums.
-template <int kRowTiles, int kTiles, class Visit>
-__device__ __forceinline__ void for_each_pair(const Sums<kRowTiles, kTiles>& sums, Visit&& visit) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = 16 * r + 8 * half + lane / 4;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        visit(row, 8 * n + 2 * (lane % 4), sums[r][n][2 * half], sums[r][n][2 * half + 1]);
-      }
-    }
-  }
-}
-
-/// to (rows, columns) = scale sums, or +=. `to` is aligned to 8 bytes and its stride even, as head sizes are.
+/// to (rows, columns) = scale sums, or +=. `to` is aligned to 8 bytes and its stride even, as head sizes are. Row by
+/// row: beside 128 sums there are no registers for the addresses of all.
 template <int kRowTiles, int kTiles>
 __device__ __forceinline__ void write_gradient(const Sums<kRowTiles, kTiles>& sums, float scale, bool add, int rows,
                                                int columns, float* to, int64_t stride) {
-  for_each_pair(sums, [&](int row, int column, float x, float y) {
-    if (row >= rows || column >= columns) return;
-    auto* at = reinterpret_cast<float2*>(to + row * stride + column);
-    const float2 before = add ? *at : make_float2(0, 0);
-    *at = make_float2(before.x + scale * x, before.y + scale * y);
-  });
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  rows -= lane / 4;
+  columns -= 2 * (lane % 4);
+  to += lane / 4 * stride + 2 * (lane % 4);
+#pragma unroll
+  for (int half = 0; half < 2 * kRowTiles; ++half, to += 8 * stride) {
+    if (8 * half >= rows) return;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      if (8 * n >= columns) break;
+      auto* at = reinterpret_cast<float2*>(to + 8 * n);
+      const float2 before = add ? *at : make_float2(0, 0);
+      const float* const pair = sums[half / 2][n] + 2 * (half % 2);
+      *at = make_float2(before.x + scale * pair[0], before.y + scale * pair[1]);
+    }
+  }
 }
 
 /// Calls work(integral_constant<columns>) with the head size rounded up to one that there are kernels for.

@@ -8,6 +8,14 @@
 
 namespace hat::cuda {
 
+/// Architectures before sm_90, which keep fewer of a block's own numbers elsewhere than in the registers of threads:
+/// there kernels that need almost all 255 must get by with less, or they spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kFewRegisters = true;
+#else
+inline constexpr bool kFewRegisters = false;
+#endif
+
 /// The shared memory that a launch asks for; aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {

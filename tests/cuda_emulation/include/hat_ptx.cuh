@@ -12,6 +12,8 @@
 
 namespace hat::cuda {
 
+inline constexpr bool kFewRegisters = false;
+
 template <class T>
 T* dynamic_shared() {
   return static_cast<T*>(cuda_emulation::dynamic_shared());
