@@ -1,5 +1,6 @@
 #include "hat/kernels/operations.hpp"
 
+#include "../cuda_operations.hpp"
 #include "cpu_kernels.hpp"
 
 namespace hat {

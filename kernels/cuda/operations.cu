@@ -1,3 +1,4 @@
+#include "../cuda_operations.hpp"
 #include "cuda_kernels.hpp"
 
 namespace hat::cuda {

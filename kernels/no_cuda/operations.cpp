@@ -1,5 +1,4 @@
-#include "hat/kernels/operations.hpp"
-
+#include "../cuda_operations.hpp"
 #include "hat/core/error.hpp"
 
 namespace hat::cuda {

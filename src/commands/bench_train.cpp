@@ -201,7 +201,8 @@ Element choose_arithmetic(const Deck& deck, const ComputeOptions& compute) {
 
 ComputeOptions choose_compute(const OptionSet& keys, const Deck& deck, const std::vector<std::vector<int64_t>>& lengths,
                               int threads, const Machine& machine) {
-  if (deck.device == "cuda") throw keys.error(KeyError("device", "cuda is for training; the bench measures CPUs"));
+  if (deck.device == "cuda")
+    throw keys.error(KeyError("device", "cuda is for training; the bench measures CPUs, and tools/device_check GPUs"));
   ComputeOptions compute{.threads = threads,
                          .arithmetic = Element::fp32,
                          .recompute = Recompute::none,

@@ -4,11 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "commands/all_ranks.hpp"
+#include "commands/run_folder.hpp"
 #include "hat/comm/mailbox.hpp"
 #include "hat/core/text.hpp"
 #include "hat/device/cuda.hpp"
@@ -133,8 +134,8 @@ std::vector<AssignedDevice> assign_devices(const std::vector<DevicesOfWorker>& w
     for (size_t device = 1; device < worker.ids.size(); ++device) {
       if (users_of(worker, device) < users_of(worker, best)) best = device;
     }
-    ++users_of(worker, best);
-    assigned.push_back({.index = static_cast<int>(best)});
+    const bool is_first = users_of(worker, best)++ == 0;
+    assigned.push_back({.index = static_cast<int>(best), .is_first = is_first});
   }
   for (size_t w = 0; w < workers.size(); ++w) {
     assigned[w].sharers = users_of(workers[w], static_cast<size_t>(assigned[w].index));
@@ -170,10 +171,9 @@ void choose_rings(const Communicator& world, RunSetup& setup) {
   switch (world.all_reduce_max(own)) {
     case none:
       plan.sums_with_nccl = true;
-      setup.rings =
-          fmt::format("gradients of barrier blocks are summed by NCCL ({}{}; buckets of up to {} MiB)",
-                      name_of(plan.deck.nccl.algorithm),
-                      std::getenv("NCCL_ALGO") != nullptr ? ", but NCCL_ALGO is set" : "", plan.deck.nccl.bucket_mib);
+      setup.rings = fmt::format("gradients of barrier blocks are summed by NCCL ({}{}; buckets of up to {} MiB)",
+                                name_of(plan.deck.nccl.algorithm),
+                                user_chose_nccl_algorithm() ? ", but NCCL_ALGO is set" : "", plan.deck.nccl.bucket_mib);
       break;
     case shared_device:
       setup.rings =
@@ -184,6 +184,16 @@ void choose_rings(const Communicator& world, RunSetup& setup) {
   }
 }
 
+/// What a run that is continued with device auto began on; none: this start chooses. Collective.
+std::optional<DeviceKind> kept_device(const Communicator& world, const Deck& deck) {
+  if (deck.device != "auto" || !deck.resume) return std::nullopt;
+  std::optional<DeviceKind> before;
+  if (world.rank() == 0) before = last_device(deck.output);
+  const std::string kept = world.broadcast(before ? name_of(*before) : "", 0);
+  if (kept.empty()) return std::nullopt;
+  return kept == name_of(DeviceKind::cuda) ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
 }  // namespace
 
 ExitCode choose_device(const Communicator& world, const std::vector<int>& node_of_rank, RunSetup& setup,
@@ -192,11 +202,14 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
   const Deck& deck = plan.deck;
   setup.devices = "cpu";
   if (deck.device == "cpu") return ExitCode::success;
+  const std::optional<DeviceKind> before = kept_device(world, deck);
   const std::vector<DevicesOfWorker> workers = gather_devices(world, node_of_rank, setup);
   const ExitCode code = on_all_ranks(
       world,
       [&] {
-        Objection objection = objection_of(workers);
+        Objection objection;
+        if (before == DeviceKind::cpu) objection.reason = "as before in this run";
+        if (objection.reason.empty()) objection = objection_of(workers);
         if (objection.reason.empty()) objection = objection_of(deck);
         std::vector<AssignedDevice> assigned;
         if (objection.reason.empty()) {
@@ -206,12 +219,22 @@ ExitCode choose_device(const Communicator& world, const std::vector<int>& node_o
         if (objection.reason.empty()) {
           plan.compute.device = DeviceKind::cuda;
           plan.compute.tf32 = deck.worker.tf32;
-          for (const AssignedDevice& device : assigned) plan.device_of_worker.push_back(device.index);
+          for (const AssignedDevice& device : assigned) {
+            plan.device_of_worker.push_back(device.index);
+            plan.counts_device.push_back(device.is_first);
+          }
           if (setup.worker >= 0) setup.device_sharers = assigned[static_cast<size_t>(setup.worker)].sharers;
           setup.devices = name_devices(workers, assigned);
           return;
         }
         if (deck.device == "cuda") throw KeyError(objection.key, objection.reason, objection.causes);
+        if (before == DeviceKind::cuda) {
+          throw KeyError(objection.key,
+                         fmt::format("auto keeps to the CUDA devices that the run began on, and {}; --device cpu goes "
+                                     "on on CPUs, which round otherwise",
+                                     objection.reason),
+                         objection.causes);
+        }
         if (deck.worker.tf32) {
           throw KeyError("worker.tf32",
                          fmt::format("is for CUDA devices, and workers compute on CPUs: {}", objection.reason));

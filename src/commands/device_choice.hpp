@@ -18,8 +18,9 @@ struct DevicesOfWorker {
 };
 
 struct AssignedDevice {
-  int index = 0;    ///< in the worker's own list
-  int sharers = 1;  ///< workers that have this device, itself included
+  int index = 0;         ///< in the worker's own list
+  int sharers = 1;       ///< workers that have this device, itself included
+  bool is_first = true;  ///< of those: what the device counts is counted by nobody else
 };
 
 /// Gives each worker, in their order, the first device it sees that the fewest workers of its node have. So worker i of
@@ -28,7 +29,8 @@ struct AssignedDevice {
 std::vector<AssignedDevice> assign_devices(const std::vector<DevicesOfWorker>& workers);
 
 /// Decides what all workers compute on, by the deck's `device`; the choice is in plan.compute and
-/// plan.device_of_worker. Refuses what was asked for and cannot be had. Collective.
+/// plan.device_of_worker. A run that is continued with `auto` goes on with what it began on, whose rounding it has.
+/// Refuses what was asked for, or is needed for that, and cannot be had. Collective.
 ExitCode choose_device(const Communicator& world, const std::vector<int>& node_of_rank, RunSetup& setup,
                        const KeyBlame& blame);
 

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <sstream>
 
 #include "hat/comm/mpi_environment.hpp"
@@ -260,16 +262,35 @@ bool loses_no_step(const fs::path& run) {
   return (payload == "\"sum\"" || payload == "\"push\"") && stored_value(deck, "log.durability") == "\"commit\"";
 }
 
-std::optional<Element> last_arithmetic(const fs::path& run) {
-  std::optional<Element> last;
+namespace {
+
+/// The newest start's text for `key`, of those that name one of `names`: its number among them.
+std::optional<size_t> last_started_with(const fs::path& run, const char* key, std::span<const char* const> names) {
+  std::optional<size_t> last;
   std::ifstream metrics = opened(run / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     if (line.find("\"kind\":\"start\"") == std::string::npos) continue;
-    for (const Element arithmetic : {Element::fp32, Element::bf16}) {
-      if (line.find(fmt::format("\"precision\":\"{}\"", name_of(arithmetic))) != std::string::npos) last = arithmetic;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (line.find(fmt::format("\"{}\":\"{}\"", key, names[i])) != std::string::npos) last = i;
     }
   }
   return last;
+}
+
+}  // namespace
+
+std::optional<Element> last_arithmetic(const fs::path& run) {
+  constexpr std::array kKinds{Element::fp32, Element::bf16};
+  const std::array names{name_of(kKinds[0]), name_of(kKinds[1])};
+  const std::optional<size_t> last = last_started_with(run, "precision", names);
+  return last ? std::optional(kKinds.at(*last)) : std::nullopt;
+}
+
+std::optional<DeviceKind> last_device(const fs::path& run) {
+  constexpr std::array kKinds{DeviceKind::cpu, DeviceKind::cuda};
+  const std::array names{name_of(kKinds[0]), name_of(kKinds[1])};
+  const std::optional<size_t> last = last_started_with(run, "device", names);
+  return last ? std::optional(kKinds.at(*last)) : std::nullopt;
 }
 
 bool has_logged_steps(const fs::path& run) {

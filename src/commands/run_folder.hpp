@@ -64,6 +64,8 @@ bool is_over(const RunPlan& plan);
 int64_t last_logged_step(const std::filesystem::path& run);
 /// What its newest start computed in, as metrics.jsonl says; none: it does not.
 std::optional<Element> last_arithmetic(const std::filesystem::path& run);
+/// What its workers computed on; none: metrics.jsonl does not say (older ones did not).
+std::optional<DeviceKind> last_device(const std::filesystem::path& run);
 /// Its newest start logs gradients so that no committed step is lost (log.payload sum or push, log.durability commit).
 bool loses_no_step(const std::filesystem::path& run);
 /// metrics.jsonl has a committed step.

@@ -81,7 +81,7 @@ void add_run_keys(OptionSet& options, Deck& deck) {
   options
       .add("device", deck.device,
            "Where workers compute: cpu; cuda, each on a device of its own among those that it sees; auto: cuda where "
-           "every worker has one, else cpu")
+           "every worker has one, else cpu; a run that is continued goes on with what it began on")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   options.add("output", deck.output, "Run folder; must not hold a run unless resume is set");
   options.add_flag("resume", deck.resume,
@@ -211,8 +211,10 @@ void add_schedule_of_run_keys(OptionSet& options, Deck& deck) {
 }
 
 void add_trace_keys(OptionSet& options, TraceConfig& trace) {
-  options.add_flag("trace", trace.enabled,
-                   "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto");
+  options.add_flag(
+      "trace", trace.enabled,
+      "Record what every rank does and when, and write trace.json for chrome://tracing and Perfetto; on CUDA "
+      "devices a block's times are those of its launches");
   options.add("trace.steps", trace.steps, "Steps from the start that the trace records; 0: all")
       ->check(integer_in(0, kMany));
 }

@@ -1,39 +1,26 @@
 #include "hat/device/cuda_driver.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
-#include <memory>
+
+#include "device/dynamic_library.hpp"
 
 namespace hat {
 
-namespace {
-
-struct CloseLibrary {
-  void operator()(void* library) const noexcept { dlclose(library); }
-};
-
-/// A function of the driver, by its name. The driver's own header is not needed: these four have had one signature
-/// since CUDA 2. `int` stands for CUresult and CUdevice, whose values they are.
-template <class Function>
-Function* symbol(void* library, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
-
-}  // namespace
-
 CudaDriver probe_cuda_driver() {
   CudaDriver driver;
-  const std::unique_ptr<void, CloseLibrary> library(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL));
-  if (!library) {
+  const DynamicLibrary library{"libcuda.so.1"};
+  if (!library.is_loaded()) {
     driver.problem = "no driver";
     return driver;
   }
-  auto* initialize = symbol<int(unsigned)>(library.get(), "cuInit");
-  auto* get_version = symbol<int(int*)>(library.get(), "cuDriverGetVersion");
-  auto* get_count = symbol<int(int*)>(library.get(), "cuDeviceGetCount");
-  auto* get_name = symbol<int(char*, int, int)>(library.get(), "cuDeviceGetName");
+  // The driver's own header is not needed: these four have had one signature since CUDA 2. `int` stands for CUresult
+  // and CUdevice, whose values they are.
+  auto* initialize = library.find<int(unsigned)>("cuInit");
+  auto* get_version = library.find<int(int*)>("cuDriverGetVersion");
+  auto* get_count = library.find<int(int*)>("cuDeviceGetCount");
+  auto* get_name = library.find<int(char*, int, int)>("cuDeviceGetName");
   if (initialize == nullptr || get_version == nullptr || get_count == nullptr || get_name == nullptr) {
     driver.problem = "libcuda.so.1 lacks functions of the driver";
     return driver;

@@ -1,14 +1,10 @@
 #include "hat/device/gpu_counter.hpp"
 
-#include <dlfcn.h>
+#include "device/dynamic_library.hpp"
 
 namespace hat {
 
 namespace {
-
-struct CloseLibrary {
-  void operator()(void* library) const noexcept { dlclose(library); }
-};
 
 // Of nvml.h, whose types and values these are: results are ints (0: success), devices are opaque pointers.
 using NvmlDevice = void*;
@@ -30,7 +26,8 @@ std::string nvml_name(const std::string& id) {
 }  // namespace
 
 struct GpuCounter::Library {
-  std::unique_ptr<void, CloseLibrary> handle;
+  explicit Library(const char* path) : library{path} {}
+  DynamicLibrary library;
   int (*shut_down)() = nullptr;
   int (*total_energy)(NvmlDevice, unsigned long long*) = nullptr;
   int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
@@ -41,23 +38,19 @@ struct GpuCounter::Library {
     if (is_initialized) static_cast<void>(shut_down());
   }
 
-  template <class Function>
-  bool find(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(dlsym(handle.get(), name));
-    return function != nullptr;
-  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
 
   /// Whether there is such a device.
-  bool open(const char* path, const std::string& name) {
-    handle.reset(dlopen(path, RTLD_NOW | RTLD_LOCAL));
+  bool open(const std::string& name) {
     int (*initialize)() = nullptr;
     int (*find_device)(const char*, NvmlDevice*) = nullptr;
-    if (!handle || !find(initialize, "nvmlInit_v2") || !find(shut_down, "nvmlShutdown") ||
-        !find(find_device, "nvmlDeviceGetHandleByUUID")) {
+    if (!library.find(initialize, "nvmlInit_v2") || !library.find(shut_down, "nvmlShutdown") ||
+        !library.find(find_device, "nvmlDeviceGetHandleByUUID")) {
       return false;
     }
-    find(total_energy, "nvmlDeviceGetTotalEnergyConsumption");
-    find(utilization, "nvmlDeviceGetUtilizationRates");
+    library.find(total_energy, "nvmlDeviceGetTotalEnergyConsumption");
+    library.find(utilization, "nvmlDeviceGetUtilizationRates");
     is_initialized = initialize() == 0;
     return is_initialized && find_device(name.c_str(), &device) == 0;
   }
@@ -69,8 +62,8 @@ struct GpuCounter::Library {
   }
 };
 
-GpuCounter::GpuCounter(const std::string& id, const char* library) : library_(std::make_unique<Library>()) {
-  if (!library_->open(library, nvml_name(id))) {
+GpuCounter::GpuCounter(const std::string& id, const char* library) : library_(std::make_unique<Library>(library)) {
+  if (!library_->open(nvml_name(id))) {
     library_.reset();
     return;
   }

@@ -1,134 +1,16 @@
 #include "hat/server/recomputation.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "hat/comm/ring_all_reduce.hpp"
 #include "hat/core/build_info.hpp"
-#include "hat/core/error.hpp"
-#include "hat/dataset/data_order.hpp"
-#include "hat/gradient/planted_noise.hpp"
-#include "hat/model/memory_exchange.hpp"
-#include "hat/model/transformer.hpp"
-#include "server/pushed_gradients.hpp"
+#include "server/recomputation_state.hpp"
 
 namespace hat {
-
-namespace {
-
-using Computation = GradientLogReader::Computation;
-
-constexpr int64_t kWholeStep = -1;  // instead of a unit
-constexpr int64_t kRing = -1;       // instead of a worker
-
-/// The gradient of a block that leaves a worker, or a ring.
-struct GradientKey {
-  int64_t worker = 0;
-  int64_t block = 0;
-  int64_t step = 0;
-  int64_t unit = kWholeStep;
-  bool operator<(const GradientKey& other) const {
-    return std::tie(worker, block, step, unit) < std::tie(other.worker, other.block, other.step, other.unit);
-  }
-};
-struct Gradient {
-  std::vector<float> values;
-  int64_t taken = 0;  // elements that pushes have taken
-};
-
-/// A block as workers got it.
-struct VersionKey {
-  int64_t block = 0;
-  int64_t version = 0;
-  bool predicted = false;
-  bool operator<(const VersionKey& other) const {
-    return std::tie(block, version, predicted) < std::tie(other.block, other.version, other.predicted);
-  }
-};
-struct Version {
-  std::vector<float> values;
-  int64_t filled = 0;  // elements
-  int64_t uses = 0;    // to come
-};
-
-struct WorkerState {
-  std::deque<Computation> ahead;              // in the order of computing
-  std::map<int64_t, int64_t> left;            // of those, by step
-  std::vector<std::vector<float>> gradients;  // by block; empty: nothing was added yet
-};
-
-struct PartState {
-  int server = 0;
-  std::deque<LoggedUpdate> ahead;             // in the order of applying
-  std::map<int64_t, LoggedVersion> versions;  // as published, by version
-};
-
-/// Where the sequence of a range begins: step, document, token. Each range is a unit of its own.
-std::tuple<int64_t, int64_t, int64_t> sequence_of(const Computation& range) {
-  const Sequence& sequence = range.lists.sequences.at(0);
-  return {range.row.step, sequence.document, sequence.begin - sequence.earlier};
-}
-
-}  // namespace
-
-struct Recomputation::Impl {
-  Impl(const RunPlan& run_plan, const GradientLogReader::Attempt& of_attempt, const Dataset& text,
-       std::vector<ShardReplay>& of_servers, int64_t from)
-      : plan(run_plan),
-        header(of_attempt.header),
-        dataset(text),
-        shards(of_servers),
-        first_step(from),
-        workers(static_cast<size_t>(header.workers)),
-        parts(plan.shards.parts.size()) {}
-
-  void load(GradientLogReader& log, const GradientLogReader::Attempt& attempt);
-  void add_use(const VersionKey& key) { ++versions[key].uses; }
-  void keep(const ShardReplay::Published& published);
-  VersionKey used_by(const Computation& computation, int64_t block) const;
-  std::optional<VersionKey> compensated_by(size_t part, const LoggedUpdate& update) const;
-  bool is_here(const VersionKey& key) const;
-  void end_use(const VersionKey& key);
-
-  bool is_ring(int64_t block, int64_t step) const { return rings.contains({block, step}); }
-  GradientKey key_of(const PushedGradients::Push& push) const;
-  bool is_computed(const PushedGradients::Push& push);
-  bool add_ring_up(int64_t block, int64_t step);
-  void read(const PushedGradients::Push& push, std::vector<float>& values);
-
-  bool compute_next(int64_t worker, int64_t to);
-  std::vector<int64_t> gang_of(const Computation& computation) const;
-  bool has_parameters(const Computation& computation) const;
-  void compute(int64_t worker, Transformer& model, RangeExchange* exchange);
-  void leave(int64_t worker);
-  Transformer& model_of(size_t member);
-  bool apply_next(size_t part, int64_t to);
-  void check_order(size_t part, int64_t to) const;
-  [[noreturn]] void explain(int64_t to) const;
-  InputError error(const std::string& reason) const {
-    return {fmt::format("log of attempt {}", header.number), "", reason};
-  }
-  const std::string& name_of_block(int64_t block) const { return plan.layout.blocks[static_cast<size_t>(block)].name; }
-
-  const RunPlan& plan;
-  const LogAttempt& header;
-  const Dataset& dataset;
-  std::vector<ShardReplay>& shards;
-  int64_t first_step;
-  std::vector<WorkerState> workers;
-  std::vector<PartState> parts;                      // as in the plan
-  std::vector<PushedGradients> pushes;               // by server
-  std::set<std::pair<int64_t, int64_t>> rings;       // (block, step)
-  std::map<GradientKey, Gradient> gradients;         // computed, not taken by all pushes
-  std::map<VersionKey, Version> versions;            // that something still needs
-  std::vector<std::unique_ptr<Transformer>> models;  // by member of a gang
-};
 
 Recomputation::Recomputation(const RunPlan& plan, GradientLogReader& log, const GradientLogReader::Attempt& attempt,
                              const Dataset& dataset, std::vector<ShardReplay>& shards, int64_t from)
@@ -185,11 +67,11 @@ void Recomputation::Impl::load(GradientLogReader& log, const GradientLogReader::
       throw error(fmt::format("what is said of unit {} is of another run", computation.row.unit));
     }
     for (int64_t block = 0; block < blocks; ++block) add_use(used_by(computation, block));
-    WorkerState& state = workers[static_cast<size_t>(worker)];
+    ComputingWorker& state = workers[static_cast<size_t>(worker)];
     ++state.left[computation.row.step];
     state.ahead.push_back(std::move(computation));
   }
-  for (WorkerState& worker : workers) worker.gradients.resize(static_cast<size_t>(blocks));
+  for (ComputingWorker& worker : workers) worker.gradients.resize(static_cast<size_t>(blocks));
 }
 
 VersionKey Recomputation::Impl::used_by(const Computation& computation, int64_t block) const {
@@ -211,7 +93,7 @@ void Recomputation::Impl::keep(const ShardReplay::Published& published) {
     const auto found = versions.find({part.block, published.version, predicted});
     const std::span<const float> values = predicted ? published.predicted : published.values;
     if (found == versions.end() || values.empty()) continue;
-    Version& version = found->second;
+    UsedVersion& version = found->second;
     version.values.resize(static_cast<size_t>(plan.layout.blocks[static_cast<size_t>(part.block)].size));
     std::ranges::copy(values, version.values.begin() + part.begin);
     version.filled += part.count;
@@ -243,7 +125,7 @@ bool Recomputation::Impl::is_computed(const PushedGradients::Push& push) {
 bool Recomputation::Impl::add_ring_up(int64_t block, int64_t step) {
   const GradientKey sum_key{.worker = kRing, .block = block, .step = step};
   if (gradients.contains(sum_key)) return true;
-  for (const WorkerState& worker : workers) {
+  for (const ComputingWorker& worker : workers) {
     if (worker.left.contains(step)) return false;
   }
   const int64_t size = plan.layout.blocks[static_cast<size_t>(block)].size;
@@ -270,7 +152,7 @@ bool Recomputation::Impl::add_ring_up(int64_t block, int64_t step) {
 
 void Recomputation::Impl::read(const PushedGradients::Push& push, std::vector<float>& values) {
   const auto found = gradients.find(key_of(push));
-  Gradient& gradient = found->second;
+  ComputedGradient& gradient = found->second;
   const auto first = gradient.values.begin() + push.row.begin;
   values.assign(first, first + push.row.count);
   if (checksum_of_values(values) != push.row.values_checksum) {
@@ -283,94 +165,6 @@ void Recomputation::Impl::read(const PushedGradients::Push& push, std::vector<fl
   }
   gradient.taken += push.row.count;
   if (gradient.taken == std::ssize(gradient.values)) gradients.erase(found);
-}
-
-bool Recomputation::Impl::has_parameters(const Computation& computation) const {
-  for (int64_t block = 0; block < std::ssize(plan.layout.blocks); ++block) {
-    if (!is_here(used_by(computation, block))) return false;
-  }
-  return true;
-}
-
-/// Workers that compute a sequence together, in the order of their ranges; empty while some have others before it.
-std::vector<int64_t> Recomputation::Impl::gang_of(const Computation& computation) const {
-  const auto members = static_cast<size_t>(std::ssize(computation.lists.bounds) - 1);
-  std::vector<int64_t> gang(members, -1);
-  for (size_t worker = 0; worker < workers.size(); ++worker) {
-    if (workers[worker].ahead.empty()) continue;
-    const Computation& next = workers[worker].ahead.front();
-    if (next.lists.bounds != computation.lists.bounds || next.row.member < 0) continue;
-    if (sequence_of(next) != sequence_of(computation)) continue;
-    gang.at(static_cast<size_t>(next.row.member)) = static_cast<int64_t>(worker);
-  }
-  return std::ranges::find(gang, -1) == gang.end() ? gang : std::vector<int64_t>{};
-}
-
-Transformer& Recomputation::Impl::model_of(size_t member) {
-  ComputeOptions compute = plan.compute;
-  compute.device = DeviceKind::cpu;  // servers have no other
-  while (models.size() <= member) models.push_back(std::make_unique<Transformer>(plan.deck.model, compute));
-  return *models[member];
-}
-
-bool Recomputation::Impl::compute_next(int64_t worker, int64_t to) {
-  const WorkerState& state = workers[static_cast<size_t>(worker)];
-  if (state.ahead.empty() || state.ahead.front().row.step >= to) return false;
-  const Computation& next = state.ahead.front();
-  if (!has_parameters(next)) return false;
-  if (next.row.member < 0) {
-    compute(worker, model_of(0), nullptr);
-    leave(worker);
-    return true;
-  }
-  const std::vector<int64_t> gang = gang_of(next);
-  if (gang.empty()) return false;
-  model_of(gang.size());  // none is made by the threads
-  run_gang(next.lists.bounds, plan.deck.model, plan.compute.arithmetic, gang_wire(plan),
-           [&](const GangRange& range, MemoryExchange& exchange) {
-             const auto member = static_cast<size_t>(range.member);
-             compute(gang[member], *models[member], &exchange);
-           });
-  for (const int64_t member : gang) leave(member);
-  return true;
-}
-
-/// Adds the gradient of the worker's next unit to those that it has.
-void Recomputation::Impl::compute(int64_t worker, Transformer& model, RangeExchange* exchange) {
-  WorkerState& state = workers[static_cast<size_t>(worker)];
-  const Computation& computation = state.ahead.front();
-  PackedBatch batch = read_batch(dataset, Split::train, computation.lists.sequences);
-  if (exchange != nullptr) batch.range = {.bounds = computation.lists.bounds, .member = computation.row.member};
-  ParameterPointers parameters;
-  GradientPointers sums;
-  for (size_t block = 0; block < plan.layout.blocks.size(); ++block) {
-    parameters.push_back(versions.at(used_by(computation, static_cast<int64_t>(block))).values.data());
-    state.gradients[block].resize(static_cast<size_t>(plan.layout.blocks[block].size));
-    sums.push_back(state.gradients[block].data());
-  }
-  PassObserver nobody;
-  model.gradient(batch, parameters, sums, nobody, exchange);
-}
-
-/// The unit is computed: gradients that the worker sent then go out (Worker: send_block).
-void Recomputation::Impl::leave(int64_t worker) {
-  WorkerState& state = workers[static_cast<size_t>(worker)];
-  const Computation computation = std::move(state.ahead.front());
-  state.ahead.pop_front();
-  const auto [unit, step] = std::pair(computation.row.unit, computation.row.step);
-  const auto left = state.left.find(step);
-  const bool is_last = --left->second == 0;
-  if (is_last) state.left.erase(left);
-  for (size_t b = 0; b < plan.layout.blocks.size(); ++b) {
-    const auto block = static_cast<int64_t>(b);
-    const bool is_single = plan.pushes_single_units() && !is_ring(block, step);
-    if (is_single || is_last) {
-      plant_noise(plan, block, step, unit, state.gradients[b]);
-      gradients[{.worker = worker, .block = block, .step = step, .unit = is_single ? unit : kWholeStep}].values =
-          std::exchange(state.gradients[b], {});
-    }
-    end_use(used_by(computation, block));
-  }
 }
 
 /// Unbounded, updates of later steps may come between those before `to`: what training has after `to` steps then exists
@@ -390,7 +184,7 @@ void Recomputation::Impl::check_order(size_t part, int64_t to) const {
 }
 
 bool Recomputation::Impl::apply_next(size_t index, int64_t to) {
-  PartState& part = parts[index];
+  AppliedPart& part = parts[index];
   if (part.ahead.empty() || part.ahead.front().step >= to) return false;
   const LoggedUpdate update = part.ahead.front();
   PushedGradients& of_server = pushes[static_cast<size_t>(part.server)];
@@ -424,7 +218,7 @@ bool Recomputation::Impl::apply_next(size_t index, int64_t to) {
 
 /// Why nothing can be computed or applied any more.
 void Recomputation::Impl::explain(int64_t to) const {
-  for (const WorkerState& worker : workers) {
+  for (const ComputingWorker& worker : workers) {
     if (worker.ahead.empty() || worker.ahead.front().row.step >= to) continue;
     const Computation& next = worker.ahead.front();
     for (int64_t block = 0; block < std::ssize(plan.layout.blocks); ++block) {
@@ -453,7 +247,7 @@ void Recomputation::advance(int64_t to) {
     }
   }
   const bool is_complete = std::ranges::all_of(
-      impl.parts, [to](const PartState& part) { return part.ahead.empty() || part.ahead.front().step >= to; });
+      impl.parts, [to](const AppliedPart& part) { return part.ahead.empty() || part.ahead.front().step >= to; });
   if (!is_complete) impl.explain(to);
 }
 

@@ -23,9 +23,9 @@ namespace hat {
 ///
 /// metrics.jsonl, one object per line, by "kind":
 ///   start       blocks (names), first_step, end_step, servers, workers, worker_bytes (estimate for the rank of a
-///               worker), device_bytes (planned of its CUDA device; 0 on CPUs), precision, revision. A resumed run
-///               begins with another one, and goes on behind the step it continued from, where lines may be missing,
-///               or, without a gradient log, there again
+///               worker), device (cpu or cuda), device_bytes (planned of its CUDA device; 0 on CPUs), precision,
+///               revision. A resumed run begins with another one, and goes on behind the step it continued from, where
+///               lines may be missing, or, without a gradient log, there again
 ///   step        step (number of steps done), epoch, loss (nats per target token), tokens, learning_rate, norm (null in
 ///               unbounded training), staleness (pushes by versions late), gangs (sequences that
 ///               several workers computed at once), gang_members (ranges of those), required_gangs (of the gangs: no

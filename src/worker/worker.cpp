@@ -69,7 +69,7 @@ Worker::Impl::Impl(const RunPlan& run_plan, int worker_number, const Dataset& da
       versions_used(plan.layout.blocks.size(), 0),
       closed_step(plan.first_step),
       block_waits(plan.layout.blocks.size(), 0.0) {
-  if (compute.device().kind == DeviceKind::cuda) {
+  if (plan.counts_device_of(worker)) {
     gpu.emplace(cuda::visible_devices().devices.at(static_cast<size_t>(compute.device().index)).id);
   }
   cache.set_trace(&trace);

@@ -73,7 +73,7 @@ struct Worker::Impl : PassObserver {
   int64_t device_free_before;  // negative: not known
   EnergyCounter* energy;       // null: another worker of the node reads it
   double energy_read_s = 0;
-  std::optional<GpuCounter> gpu;  // of a worker on a CUDA device
+  std::optional<GpuCounter> gpu;  // of a worker on a CUDA device, of the first where several share it
   double gpu_read_s = 0;
   WorkerTrace trace;
   Stream compute;

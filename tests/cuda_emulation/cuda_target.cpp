@@ -1,3 +1,4 @@
+#include "../../kernels/cuda_operations.hpp"
 #include "cuda_emulation.hpp"
 #include "cuda_kernels.hpp"
 #include "hat/device/cuda_stream.hpp"

@@ -1,8 +1,9 @@
-// What GpuCounter uses of NVIDIA's management library, for tests: one device, whose counters stand in a file that
-// FAKE_NVML names: millijoules and percent. No file: the calls fail.
+// What GpuCounter uses of NVIDIA's management library, for tests: one device (and by its name the first emulated one),
+// whose counters stand in a file that FAKE_NVML names: millijoules and percent. No file: the calls fail.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 namespace {
 constexpr int kSuccess = 0;
@@ -31,7 +32,10 @@ int nvmlShutdown() {
 }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = &initialized;
-  return std::strcmp(uuid, "GPU-01234567-89ab-cdef-0123-456789abcdef") == 0 ? kSuccess : kNotFound;
+  for (const char* name : {"GPU-01234567-89ab-cdef-0123-456789abcdef", "GPU-00000000-0000-0000-0000-000000000000"}) {
+    if (std::strcmp(uuid, name) == 0) return kSuccess;
+  }
+  return kNotFound;
 }
 int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* energy_mj) {
   unsigned int percent = 0;

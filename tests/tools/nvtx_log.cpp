@@ -1,6 +1,7 @@
-// A profiler that writes the ranges of a process down, one a line: "push NAME", "pop", "start NAME", "end". Loaded by
-// NVTX itself: NVTX_INJECTION64_PATH names this library, NVTX_LOG the file.
-#include <nvtx3/nvToolsExt.h>
+// A profiler that writes the ranges of a process down, one a line: "push NAME", "pop", "start NAME", "end"; and the
+// names of its CUDA streams: "stream NAME". Loaded by NVTX itself: NVTX_INJECTION64_PATH names this library, NVTX_LOG
+// the file.
+#include <nvtx3/nvToolsExtCudaRt.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,8 @@ nvtxRangeId_t NVTX_API start(const char* name) {
 }
 void NVTX_API end(nvtxRangeId_t /*number*/) { note("end", ""); }
 
+void NVTX_API name_stream(cudaStream_t /*stream*/, const char* name) { note("stream ", name); }
+
 template <class Function>
 NvtxFunctionPointer pointer(Function* function) {
   return reinterpret_cast<NvtxFunctionPointer>(function);
@@ -45,5 +48,8 @@ extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_export_tabl
   *functions[NVTX_CBID_CORE_RangePop] = pointer(pop);
   *functions[NVTX_CBID_CORE_RangeStartA] = pointer(start);
   *functions[NVTX_CBID_CORE_RangeEnd] = pointer(end);
+  if (callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CUDART, &functions, &count) != 0) {
+    *functions[NVTX_CBID_CUDART_NameCudaStreamA] = pointer(name_stream);
+  }
   return 1;
 }

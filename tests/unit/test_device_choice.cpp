@@ -16,6 +16,14 @@ std::vector<int> sharers(const std::vector<AssignedDevice>& assigned) {
   return result;
 }
 using Ints = std::vector<int>;
+/// Workers that read the counters of their device.
+Ints counting(const std::vector<AssignedDevice>& assigned) {
+  Ints result;
+  for (size_t w = 0; w < assigned.size(); ++w) {
+    if (assigned[w].is_first) result.push_back(static_cast<int>(w));
+  }
+  return result;
+}
 
 TEST(DeviceChoice, CountsTheWorkersOfEachNodeWhereAllSeeAll) {
   const auto assigned = assign_devices({{.node = 0, .ids = {"a", "b"}},
@@ -33,7 +41,9 @@ TEST(DeviceChoice, TakesWhatALauncherShowsEachRank) {
 }
 
 TEST(DeviceChoice, EqualNamesOnTwoNodesAreTwoDevices) {
-  EXPECT_EQ(sharers(assign_devices({{.node = 0, .ids = {"a"}}, {.node = 1, .ids = {"a"}}})), (Ints{1, 1}));
+  const auto assigned = assign_devices({{.node = 0, .ids = {"a"}}, {.node = 1, .ids = {"a"}}});
+  EXPECT_EQ(sharers(assigned), (Ints{1, 1}));
+  EXPECT_EQ(counting(assigned), (Ints{0, 1}));
 }
 
 TEST(DeviceChoice, SharesAsEvenlyAsItCan) {
@@ -41,6 +51,7 @@ TEST(DeviceChoice, SharesAsEvenlyAsItCan) {
   const auto assigned = assign_devices(workers);
   EXPECT_EQ(indices(assigned), (Ints{0, 1, 0, 1, 0}));
   EXPECT_EQ(sharers(assigned), (Ints{3, 2, 3, 2, 3}));
+  EXPECT_EQ(counting(assigned), (Ints{0, 1}));
 }
 
 TEST(DeviceChoice, ListsInAnotherOrderNameTheSameDevices) {

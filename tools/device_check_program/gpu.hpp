@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../../kernels/cuda_operations.hpp"
 #include "cuda_kernels.hpp"
 #include "hat/core/bfloat16.hpp"
 #include "hat/core/random.hpp"

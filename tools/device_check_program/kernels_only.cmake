@@ -13,7 +13,15 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.cpp src/device/cuda/*.cpp)
-list(APPEND cuda_sources src/device/device.cpp src/device/device_buffer.cpp)
+list(APPEND cuda_sources src/device/device.cpp src/device/device_buffer.cpp src/device/nccl_algorithm.cpp
+  src/device/no_nvtx/profiler.cpp)
+# The model, whose other devices' kernels and whose file formats it does without.
+foreach(name IN ITEMS attention_block batch_upload compute_options flop_count head_block layout mlp_block norm
+    range_exchange staged_exchange transformer)
+  list(APPEND cuda_sources src/model/${name}.cpp)
+endforeach()
+list(APPEND cuda_sources tools/device_check_program/kernels_only/operations.cpp)
+find_package(Threads REQUIRED)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
@@ -27,9 +35,9 @@ set_source_files_properties(src/device/cuda/cublaslt_library.cpp PROPERTIES
   COMPILE_DEFINITIONS "HAT_CUBLASLT=\"${CUDAToolkit_LIBRARY_DIR}/libcublasLt.so\"")
 
 add_library(hat_cuda OBJECT ${cuda_sources})
-target_include_directories(hat_cuda PUBLIC include kernels/cuda kernels/cuda/ptx ${CUDAToolkit_INCLUDE_DIRS})
+target_include_directories(hat_cuda PUBLIC include src kernels/cuda kernels/cuda/ptx ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(hat_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
-target_link_libraries(hat_cuda PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS})
+target_link_libraries(hat_cuda PUBLIC CUDA::cudart_static Threads::Threads ${CMAKE_DL_LIBS})
 find_package(fmt QUIET)
 if(fmt_FOUND AND NOT HAT_FMT_STAND_IN)
   target_link_libraries(hat_cuda PUBLIC fmt::fmt)

@@ -8,8 +8,10 @@
 #include <random>
 
 #include "gpu.hpp"
+#include "hat/core/clock.hpp"
 #include "hat/core/error.hpp"
 #include "nccl_check.hpp"
+#include "training.hpp"
 
 namespace hat::check_device {
 
@@ -20,11 +22,11 @@ struct Options {
   uint64_t seed = 0;
   bool small = false;  ///< the smallest sizes only: for tools that make everything slow
   bool measure = true;
-  int nccl_gpus = 0;    ///< instead of everything else: sums over so many GPUs
-  int break_case = -1;  ///< for the test of this program: writes into that case's output before it is compared
+  bool compare = true;
+  std::string train = {};  ///< instead of everything else: a model
+  int nccl_gpus = 0;       ///< instead of everything else: sums over so many GPUs
+  int break_case = -1;     ///< for the test of this program: writes into that case's output before it is compared
 };
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<Case> all_cases(Gpu& gpu, const Sizes& sizes) {
   std::vector<Case> cases;
@@ -176,8 +178,12 @@ void measure_all(Gpu& gpu) {
 }
 
 const char* usage() {
-  return "device_check_program [--device N] [--seed N] [--small] [--no-measure] [--nccl GPUS]\n"
-         "Run by tools/device_check, which builds it.\n";
+  return "device_check_program [--device N] [--seed N] [--small] [--no-compare] [--no-measure]\n"
+         "device_check_program --train MODEL [--device N] [--seed N]\n"
+         "device_check_program --nccl GPUS\n"
+         "Run by tools/device_check, which builds it. Exit status: 0 all right, 1 something is wrong, 3 there is no "
+         "GPU, 4 "
+         "left out.\n";
 }
 
 Options parse(int argc, char** argv) {
@@ -203,6 +209,11 @@ Options parse(int argc, char** argv) {
       options.small = true;
     } else if (argument == "--no-measure") {
       options.measure = false;
+    } else if (argument == "--no-compare") {
+      options.compare = false;
+    } else if (argument == "--train") {
+      if (i + 1 == argc) throw Error("--train: which model?");
+      options.train = argv[++i];
     } else if (argument == "--help") {
       std::printf("%s", usage());
       std::exit(0);
@@ -215,6 +226,7 @@ Options parse(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   constexpr int kNoDevice = 3;
+  constexpr int kLeftOut = 4;
   const Options options = parse(argc, argv);
   if (options.nccl_gpus > 0) {
     const bool is_right = nccl_sums_are_right(options.nccl_gpus);
@@ -235,7 +247,13 @@ int run(int argc, char** argv) {
               static_cast<double>(properties.totalGlobalMem) / (1 << 30),
               static_cast<unsigned long long>(options.seed));
   Gpu gpu(options.device, options.seed);
-  const int failures = compare_all(gpu, options);
+  if (!options.train.empty()) {
+    const Training training = measure_training(gpu, options.train);
+    if (training == Training::learns_nothing)
+      std::printf("training %s: its loss does not fall\n", options.train.c_str());
+    return training == Training::learns ? 0 : training == Training::left_out ? kLeftOut : 1;
+  }
+  const int failures = options.compare ? compare_all(gpu, options) : 0;
   if (options.measure) measure_all(gpu);
   return failures == 0 ? 0 : 1;
 }

@@ -7,6 +7,8 @@
 namespace hat {
 
 enum class DeviceKind { cpu, cuda };
+/// As in a deck: "cpu", "cuda".
+inline const char* name_of(DeviceKind kind) { return kind == DeviceKind::cpu ? "cpu" : "cuda"; }
 
 /// Of CUDA, defined where that is built in (cuda_stream.hpp).
 class CudaStream;
@@ -43,8 +45,8 @@ class Event {
 /// are the same stream.
 class Stream {
  public:
-  /// One of its own on `device`; `purpose` names it in tools: compute, pull, push. Throws Error when the device cannot
-  /// be used.
+  /// One of its own on `device`; `purpose` names it in profilers: compute, pull, push. Throws Error when the device
+  /// cannot be used.
   explicit Stream(const Device& device, const char* purpose = "compute");
   /// One that is there already; `cuda` must outlive all copies of this object.
   Stream(const Device& device, CudaStream& cuda) : device_(device), cuda_(std::shared_ptr<void>(), &cuda) {}

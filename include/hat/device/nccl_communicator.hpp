@@ -17,6 +17,8 @@ std::string nccl_version();
 /// Sets NCCL_ALGO, unless the user has set it or NCCL is to choose by itself. To be called before the first
 /// communicator of the process.
 void choose_nccl_algorithm(NcclAlgorithm algorithm);
+/// NCCL_ALGO is set, and not by choose_nccl_algorithm.
+bool user_chose_nccl_algorithm();
 
 class NcclCommunicator;
 

@@ -15,6 +15,9 @@ void end_profiler_range();
 uint64_t start_profiler_span(const char* name);
 void end_profiler_span(uint64_t span);
 
+/// Names a stream of the device, a cudaStream_t, for them.
+void name_profiler_stream(void* stream, const char* name);
+
 /// Such a range for as long as the object lives.
 class ProfilerSpan {
  public:

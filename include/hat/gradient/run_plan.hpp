@@ -36,8 +36,11 @@ struct RunPlan {
   ComputeOptions compute;        ///< of all workers
   /// By worker: the index of its CUDA device among those that its process sees; empty on CPUs.
   std::vector<int> device_of_worker;
-  bool sums_with_nccl =
-      false;                 ///< barrier blocks' gradients, on CUDA devices; otherwise MPI does, in the host's memory
+  /// By worker: whether it is the one that reads the counters of its CUDA device (not every sharer does); empty on
+  /// CPUs.
+  std::vector<bool> counts_device;
+  /// NCCL sums barrier blocks' gradients, on CUDA devices; otherwise MPI does, in the host's memory.
+  bool sums_with_nccl = false;
   int64_t nccl_bytes = 0;    ///< that NCCL takes of a device then, about
   int64_t noise_block = -1;  ///< number of sensitivity.noise_block
   /// By worker: number of the group that shares its pulls (pull.share; of one node), empty: nobody shares.
@@ -55,6 +58,9 @@ struct RunPlan {
   bool unbounded() const { return deck.staleness == kUnbounded; }
   int device_of(int worker) const {
     return device_of_worker.empty() ? 0 : device_of_worker[static_cast<size_t>(worker)];
+  }
+  bool counts_device_of(int worker) const {
+    return !counts_device.empty() && counts_device[static_cast<size_t>(worker)];
   }
   /// Every unit is pushed by itself (one update per push, or pushes added in unit order).
   bool pushes_single_units() const { return unbounded() || deck.deterministic; }

@@ -174,9 +174,4 @@ struct Operations {
 /// The table for `kind`. Throws Error where HAT was built without it.
 const Operations& operations(DeviceKind kind);
 
-namespace cuda {
-/// From kernels/cuda, or where HAT is built without CUDA from kernels/no_cuda.
-const Operations& cuda_operations();
-}  // namespace cuda
-
 }  // namespace hat

@@ -1,27 +1,30 @@
 #include <cublasLt.h>
-#include <dlfcn.h>
 
+#include <memory>
 #include <string>
 
+#include "device/dynamic_library.hpp"
 #include "hat/core/error.hpp"
 
 // cuBLASLt's functions, as far as HAT calls them, from the library that is loaded when the first of them is called: it
 // has half a gigabyte, and the same executable runs on hosts that have neither GPU nor CUDA.
 namespace {
 
-void* load() {
-  // HAT_CUBLASLT: the one that this was built with, where the loader does not find any by itself.
-  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen(HAT_CUBLASLT, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw hat::Error(fmt::format("cannot load {}: {}", name, dlerror()));
-  return library;
+/// Never unloaded: handles of it live as long as streams do.
+const hat::DynamicLibrary& library() {
+  static const auto* const kLibrary = [] {
+    // HAT_CUBLASLT: the one that this was built with, where the loader does not find any by itself.
+    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+    auto loaded = std::make_unique<hat::DynamicLibrary>(std::initializer_list<const char*>{name.c_str(), HAT_CUBLASLT});
+    if (!loaded->is_loaded()) throw hat::Error(fmt::format("cannot load {}: {}", name, loaded->problem()));
+    return loaded.release();
+  }();
+  return *kLibrary;
 }
 
 template <class Function>
 Function* find(const char* name) {
-  static void* const library = load();
-  auto* const function = reinterpret_cast<Function*>(dlsym(library, name));
+  auto* const function = library().find<Function>(name);
   if (function == nullptr) throw hat::Error(fmt::format("cuBLASLt has no function {}", name));
   return function;
 }

@@ -7,6 +7,7 @@
 
 #include "hat/core/error.hpp"
 #include "hat/device/cuda_stream.hpp"
+#include "hat/device/profiler.hpp"
 
 namespace hat::cuda {
 
@@ -103,9 +104,10 @@ bool pin(int device, void* data, int64_t bytes) {
 
 void unpin(void* data) noexcept { static_cast<void>(cudaHostUnregister(data)); }
 
-// The purpose is shown by tools that know streams by name.
-std::shared_ptr<CudaStream> make_stream(int device, const char* /*purpose*/) {
-  return std::make_shared<CudaStream>(device);
+std::shared_ptr<CudaStream> make_stream(int device, const char* purpose) {
+  auto stream = std::make_shared<CudaStream>(device);
+  name_profiler_stream(stream->get(), purpose);
+  return stream;
 }
 
 void synchronize(const CudaStream& stream) { stream.synchronize(); }

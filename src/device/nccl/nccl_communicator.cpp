@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -191,11 +190,6 @@ std::string nccl_version() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "";  // no library
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
-
-void choose_nccl_algorithm(NcclAlgorithm algorithm) {
-  if (algorithm == NcclAlgorithm::ring) setenv("NCCL_ALGO", "Ring", 0);
-  if (algorithm == NcclAlgorithm::tree) setenv("NCCL_ALGO", "Tree", 0);
 }
 
 std::string NcclCommunicator::make_id() {

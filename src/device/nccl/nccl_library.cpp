@@ -1,15 +1,18 @@
 // NCCL's functions, loaded with its library when the first is called: a machine without it can run everything else.
-#include <dlfcn.h>
 #include <nccl.h>
+
+#include <memory>
+#include <type_traits>
+
+#include "device/dynamic_library.hpp"
 
 namespace {
 
-void* library() {
-  static void* const kLibrary = [] {
-    void* by_name = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    return by_name != nullptr ? by_name : dlopen(HAT_NCCL, RTLD_NOW | RTLD_LOCAL);  // where it was at build time
-  }();
-  return kLibrary;
+/// Never unloaded: its own threads live as long as the process. HAT_NCCL: where it was at build time.
+const hat::DynamicLibrary& library() {
+  static const auto* const kLibrary =
+      std::make_unique<hat::DynamicLibrary>(std::initializer_list<const char*>{"libnccl.so.2", HAT_NCCL}).release();
+  return *kLibrary;
 }
 
 constexpr char kNoLibrary[] = "libnccl.so.2 cannot be loaded";
@@ -17,8 +20,7 @@ constexpr char kNoLibrary[] = "libnccl.so.2 cannot be loaded";
 /// The function of that name and type, null without the library.
 template <auto* kFunction>
 auto* loaded(const char* name) {
-  static auto* const kLoaded =
-      library() == nullptr ? nullptr : reinterpret_cast<decltype(kFunction)>(dlsym(library(), name));
+  static auto* const kLoaded = library().find<std::remove_pointer_t<decltype(kFunction)>>(name);
   return kLoaded;
 }
 

@@ -9,7 +9,6 @@ struct NcclAllReduce::Bucket {};
 struct NcclCommunicator::Impl {};
 
 std::string nccl_version() { return ""; }
-void choose_nccl_algorithm(NcclAlgorithm /*algorithm*/) {}
 
 namespace {
 [[noreturn]] void refuse() { throw Error("this build has no NCCL"); }
