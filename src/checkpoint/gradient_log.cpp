@@ -44,7 +44,6 @@ struct GradientLog::Segment {
     hdf5::Array sequences;
   };
   std::optional<Computations> computations;
-  bool is_compressed = false;
   // Rows that were not handed to HDF5 yet.
   std::vector<LoggedPush> new_pushes = {};
   std::vector<LoggedUpdate> new_updates = {};
@@ -244,7 +243,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
   const auto table = [&root](const char* name, const auto* row) {
     return root.create_table(name, columns_of(row), kTableChunkRows);
   };
-  const hdf5::Storage storage = compresses() ? hdf5::Storage::deflate : hdf5::Storage::plain;
+  const bool is_compressed = compresses();
+  const hdf5::Storage storage = is_compressed ? hdf5::Storage::deflate : hdf5::Storage::plain;
   auto segment = std::make_unique<Segment>(
       Segment{.path = path,
               .file = std::move(file),
@@ -254,8 +254,8 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
               .units = root.create_extendible(kUnitArray, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows),
               .sums = {},
               .push_values = {},
-              .computations = {},
-              .is_compressed = storage == hdf5::Storage::deflate});
+              .computations = {}});
+  compression_choice_.begin_file(now_s(), is_compressed);
   if (attempt_.payload == LogPayload::metadata && server_ == 0) {
     const auto integers = [&root](const char* name) {
       return root.create_extendible(name, hdf5::Element::int64, {0, 1, true}, kUnitChunkRows);
@@ -290,9 +290,7 @@ GradientLog::Segment& GradientLog::segment_of(int64_t step) {
 
 bool GradientLog::compresses() const {
   if (config_.compression != LogCompression::automatic) return config_.compression == LogCompression::deflate;
-  if (newest_sum_.empty() || written_s_ <= 0) return false;
-  return compression_pays(measure_compression(newest_sum_), static_cast<double>(written_bytes_) / written_s_,
-                          written_s_ / (now_s() - first_written_s_));
+  return compression_choice_.choose(now_s(), [this] { return measure_compression(newest_sum_); });
 }
 
 void GradientLog::write_rows(Segment& segment) {
@@ -328,7 +326,7 @@ void GradientLog::write_rows(Segment& segment) {
 void GradientLog::write(std::deque<Entry>& batch, bool sync) {
   const double begin_s = now_s();
   int64_t newest = -1;
-  int64_t plain_bytes = 0;
+  int64_t sum_bytes = 0;
   std::set<int64_t> completed;
   for (Entry& entry : batch) {
     if (entry.kind == Entry::Kind::completed) {
@@ -345,7 +343,7 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
           entry.update.sums_row = sums.rows();
           sums.append(1, entry.values->data());
           bytes_ += bytes;
-          if (!segment.is_compressed) plain_bytes += bytes;
+          sum_bytes += bytes;
           if (config_.compression == LogCompression::automatic) {
             newest_sum_.assign(entry.values->begin(),
                                entry.values->begin() + std::min(entry.values->size(), kMostCompressedValues));
@@ -394,11 +392,7 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
     if (newest >= 0) durable_ = newest;
     durable_steps_ = completed_steps_;
   }
-  if (plain_bytes > 0) {
-    if (written_bytes_ == 0) first_written_s_ = begin_s;
-    written_bytes_ += plain_bytes;
-    written_s_ += now_s() - begin_s;
-  }
+  compression_choice_.wrote(sum_bytes, now_s() - begin_s);
   if (!completed.empty()) close_before(*completed.rbegin());
 }
 

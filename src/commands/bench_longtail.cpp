@@ -392,7 +392,6 @@ ExitCode bench_longtail(OptionSet& bench_keys, LongtailOptions& options, const C
     } else {
       print_tables(plan, groups, machine, *peaks);
     }
-    std::fflush(stdout);  // mpirun ends this rank once another has left with an exit code, and what is not out is lost
   }
   world.wait_barrier(kWaitForRun_s, "the result to be printed");
   return code;
@@ -402,7 +401,7 @@ void add_options(CLI::App& command, OptionSet& keys, LongtailOptions& options) {
   keys.add("policies", options.policies,
            "dispatch/mode[/barriers][:split.policy][@workers], the first is what the others are compared with; none: "
            "only what the options below ask for");
-  keys.add("staleness", options.staleness, "S of hybrid and async, one row for each");
+  keys.add("staleness", options.staleness, "S of hybrid and async, one row for each; unbounded: async");
   keys.add("sequences", options.sequences, "Sequences a worker and step, one table for each");
   keys.add("lengths", options.lengths,
            "article: 62 % of 32-511, 28 % of 512-2047, 10 % of 2048-8192 tokens; a number instead of 8192; equal");

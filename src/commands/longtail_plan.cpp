@@ -1,6 +1,7 @@
 #include "commands/longtail_plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -37,10 +38,11 @@ struct BadOption {
   throw BadOption{.option = option, .reason = reason};
 }
 
-int64_t number_of(const std::string& option, const std::string& text, int64_t least, int64_t most = kMostCount) {
+int64_t number_of(const std::string& option, const std::string& text, int64_t least, int64_t most = kMostCount,
+                  const char* also = "") {
   std::string value = text;
   const std::string problem = integer_in(least, most)(value);
-  if (!problem.empty()) refuse(option, problem);
+  if (!problem.empty()) refuse(option, problem + also);
   return std::stoll(value);
 }
 
@@ -160,7 +162,7 @@ class LongtailPlanner {
       }
     }
     for (const std::string& text : options.staleness) {  // also where no policy is late
-      if (text != kNoBound) number_of("staleness", text, 0, kMostStaleness);
+      if (text != kNoBound) number_of("staleness", text, 0, kMostStaleness, ", or unbounded");
     }
   }
 
@@ -336,11 +338,11 @@ class LongtailPlanner {
   void add_disturbances(const std::string& lengths, int64_t sequences) {
     const Deck& deck = base();
     if (!deck.emulation.device.on()) refuse("disturb", "needs emulated devices (worker.emulate.speed)");
-    const double speed = deck.emulation.device.speed.front();
-    std::string speeds = fmt::to_string(speed / 2);
-    for (int worker = 1; worker < ranks_ - servers(); ++worker) speeds += fmt::format(",{}", speed);
+    std::vector<double> speeds = deck.emulation.device.speed;
+    if (speeds.size() == 1) speeds.resize(static_cast<size_t>(ranks_ - servers()), speeds.front());
+    speeds.front() /= 2;
     add_pair("one at half speed", lengths, sequences,
-             {{"worker.emulate.speed", speeds, "disturb", /*overrides=*/true}});
+             {{"worker.emulate.speed", fmt::format("{}", fmt::join(speeds, ",")), "disturb", /*overrides=*/true}});
     // A worker that stands still for a second out of four, at random.
     add_pair("one stalls", lengths, sequences,
              {{"worker.emulate.stall_every_s", "3", "disturb"},

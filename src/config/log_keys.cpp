@@ -30,7 +30,8 @@ void add_log_keys(OptionSet& options, LogConfig& log) {
       "log.compression", log.compression,
       {{"auto", LogCompression::automatic}, {"none", LogCompression::none}, {"deflate", LogCompression::deflate}},
       "Lossless compression of the sums in the log (shuffled bytes, deflate; every HDF5 program reads it): auto "
-      "compresses a file, from the second one on, where writing takes more than half of the time and would be faster");
+      "compresses a file, from the second one on, where the log's thread writes more than half of the time and would "
+      "be done sooner");
 }
 
 void check_log(const OptionSet& options, const Deck& deck) {

@@ -30,10 +30,28 @@ Compressibility measure_compression(std::span<const float> values) {
           .bytes_per_s = static_cast<double>(bytes.size()) / std::max(now_s() - begin_s, 1e-9)};
 }
 
-bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s, double busy_share) {
-  constexpr double kHardlyKeepsUp = 0.5;
-  if (busy_share < kHardlyKeepsUp || written_bytes_per_s <= 0 || compressibility.bytes_per_s <= 0) return false;
+bool compression_pays(const Compressibility& compressibility, double written_bytes_per_s) {
+  if (written_bytes_per_s <= 0 || compressibility.bytes_per_s <= 0) return false;
   return 1 / compressibility.bytes_per_s + compressibility.ratio / written_bytes_per_s < 1 / written_bytes_per_s;
+}
+
+void CompressionChoice::begin_file(double now, bool compressed) {
+  begin_ = now;
+  busy_s_ = 0;
+  compressed_ = compressed;
+}
+
+void CompressionChoice::wrote(int64_t bytes, double seconds) {
+  busy_s_ += seconds;
+  if (compressed_ || bytes == 0) return;
+  plain_bytes_ += bytes;
+  plain_s_ += seconds;
+}
+
+bool CompressionChoice::is_busy(double now) const {
+  // What compressing has made easier must not at once look as if it were not needed.
+  const double limit = compressed_ ? 0.25 : 0.5;
+  return busy_s_ > limit * (now - begin_);
 }
 
 }  // namespace hat

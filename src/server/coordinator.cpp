@@ -87,6 +87,7 @@ int64_t oldest_recovery_base(const std::filesystem::path& run, int64_t keep) {
 }
 
 std::string unit_text(int64_t unit, int64_t step) { return fmt::format("unit {} of step {}", unit, step); }
+std::string group_text(int64_t group) { return fmt::format("validation group {}", group); }
 
 }  // namespace
 
@@ -116,10 +117,10 @@ void Coordinator::send_lease(int64_t worker, Lease lease) {
   sensitivity_.tell(worker, lease);
   switch (lease.kind) {
     case LeaseKind::train:
-      busy_workers_[worker] = unit_text(lease.unit, lease.step);
+      leased_[worker].push_back(unit_text(lease.unit, lease.step));
       break;
     case LeaseKind::evaluate:
-      busy_workers_[worker] = fmt::format("validation group {}", lease.unit);
+      leased_[worker].push_back(group_text(lease.unit));
       break;
     case LeaseKind::none:
     case LeaseKind::finish:
@@ -131,7 +132,7 @@ void Coordinator::send_lease(int64_t worker, Lease lease) {
 void Coordinator::receive(const LeaseRequest& request) {
   const Lease lease = ledger_.next(request.worker, now_s());
   if (request.idle) {
-    busy_workers_.erase(request.worker);
+    leased_.erase(request.worker);
     if (lease.kind == LeaseKind::none) {
       // It asks because it was told "none" for this step, or has just begun; it is answered when there is news.
       idle_workers_.try_emplace(request.worker, request.closed_step);
@@ -155,9 +156,7 @@ void Coordinator::answer_idle_workers() {
 }
 
 void Coordinator::receive(const UnitReport& report) {
-  // Most often the next unit is leased already; that one the worker keeps.
-  const auto busy = busy_workers_.find(report.worker);
-  if (busy != busy_workers_.end() && busy->second == unit_text(report.unit, report.step)) busy_workers_.erase(busy);
+  std::erase(leased_[report.worker], unit_text(report.unit, report.step));
   log_.unit(report);
   step_blocks_[report.step].recomputed += report.recomputed;
   ledger_.unit_computed(report, now_s());
@@ -172,6 +171,7 @@ void Coordinator::receive(GradientSketch sketch) {
 }
 
 void Coordinator::receive(const EvaluationReport& report) {
+  for (auto& [worker, leased] : leased_) std::erase(leased, group_text(report.unit));
   ledger_.group_evaluated(report, now_s());
   after_event();
 }
@@ -326,7 +326,7 @@ bool Coordinator::progress() {
 }
 
 void Coordinator::receive(const WorkerSummary& summary) {
-  busy_workers_.erase(summary.worker);
+  leased_.erase(summary.worker);
   WorkerSummary whole = summary;
   const double error = ledger_.cost_model().relative_error(summary.worker);
   if (!std::isnan(error)) whole.unit_time_error = error;
@@ -394,9 +394,9 @@ std::string Coordinator::stall_text() const {
 std::string Coordinator::waiting_for() const {
   std::string text;
   for (int64_t worker = 0; worker < plan_.roles.workers(); ++worker) {
-    const auto busy = busy_workers_.find(worker);
-    if (busy != busy_workers_.end()) {
-      text += fmt::format(", worker {} ({})", worker, busy->second);
+    const auto leased = leased_.find(worker);
+    if (leased != leased_.end() && !leased->second.empty()) {
+      text += fmt::format(", worker {} ({})", worker, leased->second.front());
     } else if (!idle_workers_.contains(worker) && !ended_workers_.contains(worker)) {
       text += fmt::format(", worker {} (to ask for work)", worker);  // it holds nothing, but others may wait for it
     }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <future>
 #include <map>
@@ -94,12 +95,12 @@ class Coordinator {
   Sensitivity sensitivity_;
   std::map<int64_t, StepBlocks> step_blocks_;  // of open steps: what is known so far
   RunLog log_;
-  std::map<int64_t, int64_t> idle_workers_;                           // worker -> step it was told last
-  std::map<int64_t, std::string> busy_workers_;                       // worker -> what it was leased
-  std::map<int64_t, std::map<int64_t, double>> shares_;               // step -> server -> sum of squares
-  std::map<int64_t, double> norms_;                                   // by step, the newest ones
-  std::map<int64_t, PendingCheckpoint> pending_checkpoints_;          // by steps done
-  std::map<int64_t, Position> positions_;                             // by steps done
+  std::map<int64_t, int64_t> idle_workers_;                   // worker -> step it was told last
+  std::map<int64_t, std::deque<std::string>> leased_;         // worker -> what it has not reported, oldest first
+  std::map<int64_t, std::map<int64_t, double>> shares_;       // step -> server -> sum of squares
+  std::map<int64_t, double> norms_;                           // by step, the newest ones
+  std::map<int64_t, PendingCheckpoint> pending_checkpoints_;  // by steps done
+  std::map<int64_t, Position> positions_;                     // by steps done
   std::map<int64_t, std::future<std::filesystem::path>> completing_;  // by steps done
   std::map<int64_t, CheckpointCost> checkpoint_costs_;                // of those
   int64_t last_checkpoint_;                                           // steps done; below first_step: none

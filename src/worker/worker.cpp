@@ -170,7 +170,7 @@ void Worker::Impl::train(LeasedWork& work) {
   const PackedBatch batch = leases.text_of(work);
   unit_tokens = static_cast<int64_t>(batch.targets.size());
   const double computed_before = computed_seconds();
-  const double begin_s = now_s();
+  const double unit_begin_s = now_s();
   const double waited_before = account.waited_for_parameters();
   RangeExchange* exchange = batch.range ? &gang : nullptr;
   const EndOfPass end{compute};
@@ -203,7 +203,7 @@ void Worker::Impl::train(LeasedWork& work) {
                           .nats = loss.nats,
                           .tokens = loss.tokens,
                           .seconds = (computed_seconds() - computed_before) / static_cast<double>(1 + recomputed),
-                          .elapsed_s = now_s() - begin_s - (account.waited_for_parameters() - waited_before),
+                          .elapsed_s = now_s() - unit_begin_s - (account.waited_for_parameters() - waited_before),
                           .recomputed = recomputed,
                           .account = account_reading()},
                plan.roles.rank_of_server[0], MailTag::to_server);

@@ -58,7 +58,10 @@ void Worker::Impl::before_forward(int64_t block) {
 // is published already, or soon; what barrier blocks need is not before this worker has pushed its last gradient. Which
 // blocks these are is chosen with the first lease of a step (barriers = sensitivity): until then, most likely the same.
 void Worker::Impl::expect_next_step(int64_t block) {
-  if (current.kind != LeaseKind::train || plan.unbounded() || plan.deck.staleness_rule != StalenessRule::exact) return;
+  if (current.kind != LeaseKind::train || plan.deck.staleness_rule != StalenessRule::exact) return;
+  // A worker that pushes each unit by itself may have no share in a step, and then nothing keeps servers from
+  // overwriting what it has asked for.
+  if (plan.pushes_single_units()) return;
   const int64_t next = current.step + 1;
   if (next == plan.end_step || barriers.is_barrier(block, barriers.knows(next) ? next : current.step)) return;
   const int64_t version = plan.oldest_version(block, next);

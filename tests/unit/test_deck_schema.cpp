@@ -263,14 +263,18 @@ TEST(Combination, AnotherModeThanAPinnedOneNamesAllOptionsThatAreMissing) {
   EXPECT_EQ(answer_to(pinned, {"--mode", "sync", "--staleness", "0", "--staleness.predict=false",
                                "--staleness.sync_steps", "0"}),
             "");
-  EXPECT_EQ(answer_to(pinned, {"--mode", "async"}),
-            "command line: --mode: does not go with settings of the deck or the environment; pass also --barriers none");
+  EXPECT_EQ(
+      answer_to(pinned, {"--mode", "async"}),
+      "command line: --mode: does not go with settings of the deck or the environment; pass also --barriers none");
   EXPECT_EQ(answer_to(pinned, {"--mode", "async", "--barriers", "none"}), "");
+  const std::string unbounded = answer_to(pinned, {"--mode", "async", "--staleness", "unbounded"});
+  EXPECT_NE(unbounded.find("--barriers none --staleness.rule freshest"), std::string::npos) << unbounded;
   Train sync;
   sync.load(DeckFile(kSound + "mode = \"sync\"\n").path());
   resolve_presets(sync.options, sync.deck);
-  EXPECT_EQ(answer_to(sync.options.effective(), {"--mode", "hybrid"}),
-            "command line: --mode: does not go with settings of the deck or the environment; pass also --clip previous");
+  EXPECT_EQ(
+      answer_to(sync.options.effective(), {"--mode", "hybrid"}),
+      "command line: --mode: does not go with settings of the deck or the environment; pass also --clip previous");
 }
 
 TEST(Presets, TheNearestLengthOfTheRunCounts) {

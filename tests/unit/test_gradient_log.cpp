@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 using test::TemporaryFolder;
 
 constexpr int64_t kSegmentSteps = 10;
+constexpr int64_t kLoggedSteps = 6 * kSegmentSteps;  // of bytes_of
 
 class GradientLogTest : public testing::Test {
  protected:
@@ -62,16 +63,15 @@ class GradientLogTest : public testing::Test {
 
   /// Writes a log of some files with a pause before each step, reads it, and returns the bytes of its files.
   std::uintmax_t bytes_of(LogCompression compression, std::chrono::milliseconds pause = {}) {
-    constexpr int64_t kSteps = 6 * kSegmentSteps;
     fs::remove_all(run());
     auto log = make_log(1, 0, LogPayload::sum, LogDurability::commit, compression);
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < kLoggedSteps; ++step) {
       std::this_thread::sleep_for(pause);
       wait(*log, add_step(*log, step));
     }
     log->close();
     GradientLogReader reader(run());
-    EXPECT_EQ(check(reader, 0, kSteps), kSteps * std::ssize(parts_));
+    EXPECT_EQ(check(reader, 0, kLoggedSteps), kLoggedSteps * std::ssize(parts_));
     EXPECT_TRUE(reader.problems().empty());
     std::uintmax_t all = 0;
     for (const LoggedSegment& segment : reader.attempts().at(0).segments) all += fs::file_size(segment.file);
@@ -264,18 +264,45 @@ TEST_F(GradientLogTest, CompressesWhereItIsTold) {
 // What keeps up with training must not take processor time from it, however slowly it writes: here an fsync for a few
 // KiB.
 TEST_F(GradientLogTest, DoesNotCompressWhereItHasTime) {
+  const auto begin = std::chrono::steady_clock::now();
   const std::uintmax_t plain = bytes_of(LogCompression::none);
+  const auto step = (std::chrono::steady_clock::now() - begin) / kLoggedSteps;
   const std::uintmax_t deflated = bytes_of(LogCompression::deflate);
-  EXPECT_GT(bytes_of(LogCompression::automatic, std::chrono::milliseconds(20)), (plain + deflated) / 2);
+  const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(10 * step);
+  EXPECT_GT(bytes_of(LogCompression::automatic, pause), (plain + deflated) / 2);
+}
+
+TEST(Compression, IsForAThreadThatHardlyKeepsUp) {
+  const auto halves = [] { return Compressibility{.ratio = 0.5, .bytes_per_s = 100e6}; };
+  constexpr int64_t kBytes = 10'000'000;
+  CompressionChoice choice;
+  EXPECT_FALSE(choice.choose(0, halves));  // nothing was written yet
+  choice.begin_file(0, false);
+  choice.wrote(kBytes, 1);  // 10 MB/s, in a file of ten seconds
+  EXPECT_FALSE(choice.choose(10, halves));
+  choice.begin_file(10, false);
+  for (int i = 0; i < 8; ++i) choice.wrote(kBytes, 1);
+  EXPECT_TRUE(choice.choose(20, halves));
+  // Half of the bytes, and 0.1 s to compress them: it stays with that, until there is less to write.
+  choice.begin_file(20, true);
+  for (int i = 0; i < 8; ++i) choice.wrote(kBytes, 0.6);
+  EXPECT_TRUE(choice.choose(30, halves));
+  choice.begin_file(30, true);
+  for (int i = 0; i < 3; ++i) choice.wrote(kBytes, 0.6);
+  EXPECT_FALSE(choice.choose(40, halves));
+  // A fast disk is not waited for.
+  choice = {};
+  choice.begin_file(0, false);
+  choice.wrote(100 * kBytes, 1);
+  EXPECT_FALSE(choice.choose(1, halves));
 }
 
 TEST(Compression, PaysWhereWritingIsSlower) {
   const Compressibility halves{.ratio = 0.5, .bytes_per_s = 100e6};  // saves half of what writing takes
-  EXPECT_TRUE(compression_pays(halves, 49e6, 0.9));
-  EXPECT_FALSE(compression_pays(halves, 51e6, 0.9));
-  EXPECT_FALSE(compression_pays(halves, 49e6, 0.4));  // it keeps up
-  EXPECT_FALSE(compression_pays(halves, 0, 0.9));     // nothing was written yet
-  EXPECT_FALSE(compression_pays({.ratio = 1.01, .bytes_per_s = 1e9}, 1, 0.9));
+  EXPECT_TRUE(compression_pays(halves, 49e6));
+  EXPECT_FALSE(compression_pays(halves, 51e6));
+  EXPECT_FALSE(compression_pays(halves, 0));  // nothing was written yet
+  EXPECT_FALSE(compression_pays({.ratio = 1.01, .bytes_per_s = 1e9}, 1));
   std::vector<float> values(100'000);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_normal(1, 2, i));
   const Compressibility random = measure_compression(values);
@@ -284,7 +311,7 @@ TEST(Compression, PaysWhereWritingIsSlower) {
   EXPECT_GT(random.bytes_per_s, 1e6);
   std::ranges::fill(values, 1.5F);
   EXPECT_LT(measure_compression(values).ratio, 0.1);
-  EXPECT_FALSE(compression_pays(measure_compression({}), 1, 0.9));
+  EXPECT_FALSE(compression_pays(measure_compression({}), 1));
 }
 
 // A process that is killed loses nothing that was only not fsynced, so the calls are counted.

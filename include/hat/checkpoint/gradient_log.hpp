@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hat/checkpoint/gradient_log_rows.hpp"
+#include "hat/io/compression.hpp"
 #include "hat/model/shard_plan.hpp"
 
 namespace hat {
@@ -101,9 +102,7 @@ class GradientLog {
   double last_sync_s_ = 0;
   int64_t completed_steps_ = 0;    // told by completed_before, and written
   std::vector<float> newest_sum_;  // log.compression auto: a piece of what shall be written
-  int64_t written_bytes_ = 0;      // to files without compression, and the seconds that this took, fsync included
-  double written_s_ = 0;
-  double first_written_s_ = 0;     // when that began
+  CompressionChoice compression_choice_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -242,6 +242,7 @@ struct Deck {
 
 /// Value of Deck::staleness for "unbounded": one update per push, the classic parameter server.
 inline constexpr int64_t kUnbounded = -1;
+/// Largest Deck::staleness that is a bound.
 inline constexpr int64_t kMostStaleness = 64;
 
 /// Longest time of a collective at the start or the end of a run: ranks may come to it at quite different times,

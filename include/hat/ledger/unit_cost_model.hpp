@@ -43,7 +43,7 @@ class UnitCostModel {
   void observe(int64_t worker, const UnitSize& unit, double seconds);
 
   /// Mean of |predicted - measured| / measured over this worker's units, each predicted before it was measured; the
-  /// newest count most. NaN before its second unit.
+  /// newest count most. NaN before its third unit.
   double relative_error(int64_t worker) const;
 
  private:

@@ -20,6 +20,6 @@ std::vector<TensorSlice> checkpoint_slices(const RunPlan& plan, int64_t part);
 std::vector<std::vector<TensorSlice>> slices_of_servers(const RunPlan& plan);
 
 /// Global gradient norms that a checkpoint keeps: clip = previous looks back 1 + S steps, and S is at most 64.
-inline constexpr int64_t kNormsKept = 65;
+inline constexpr int64_t kNormsKept = kMostStaleness + 1;
 
 }  // namespace hat
