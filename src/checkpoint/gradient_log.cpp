@@ -293,14 +293,7 @@ bool GradientLog::compresses() const {
   return compression_choice_.choose(now_s(), [this] { return measure_compression(newest_sum_); });
 }
 
-void GradientLog::write_rows(Segment& segment) {
-  const auto write = [this](hdf5::Table& table, auto& rows) {
-    if (rows.empty()) return;
-    bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows.front()));
-    for (auto& row : rows) row.row_checksum = checksum_of(row);
-    table.append(static_cast<int64_t>(rows.size()), rows.data());
-    rows.clear();
-  };
+void GradientLog::write_lists(Segment& segment) {
   const auto extend = [this](hdf5::Array& array, std::vector<int64_t>& values) {
     bytes_ += static_cast<int64_t>(values.size() * sizeof(int64_t));
     if (!values.empty()) array.append(std::ssize(values), values.data());
@@ -316,8 +309,18 @@ void GradientLog::write_rows(Segment& segment) {
       segment.computations->sequences.append(std::ssize(lists.sequences), &lists.sequences.front().document);
     }
     lists.sequences.clear();
-    write(segment.computations->table, segment.new_computations);
   }
+}
+
+void GradientLog::write_rows(Segment& segment) {
+  const auto write = [this](hdf5::Table& table, auto& rows) {
+    if (rows.empty()) return;
+    bytes_ += static_cast<int64_t>(rows.size() * sizeof(rows.front()));
+    for (auto& row : rows) row.row_checksum = checksum_of(row);
+    table.append(static_cast<int64_t>(rows.size()), rows.data());
+    rows.clear();
+  };
+  if (segment.computations) write(segment.computations->table, segment.new_computations);
   write(segment.pushes, segment.new_pushes);
   write(segment.updates, segment.new_updates);
   write(segment.versions, segment.new_versions);
@@ -382,6 +385,9 @@ void GradientLog::write(std::deque<Entry>& batch, bool sync) {
   const FaultEffect effect = batch.empty() ? FaultEffect::none : fault_point(FaultPoint::log);
   for (auto& [first, segment] : segments_) {
     const std::string before = effect == FaultEffect::shorten ? file_bytes(segment->path) : "";
+    // First what rows point to, then the rows: a writer that is killed in between, or a reader, finds none without.
+    write_lists(*segment);
+    segment->file.flush();
     write_rows(*segment);
     segment->file.flush();
     spoil_append(effect, segment->path, before);

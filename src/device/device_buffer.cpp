@@ -13,7 +13,8 @@ void* allocate_bytes(const Device& device, Memory memory, int64_t count, int64_t
   }
   if (bytes == 0) return nullptr;
   if (device.kind == DeviceKind::cuda) {
-    return memory == Memory::of_device ? cuda::allocate(device.index, bytes) : cuda::allocate_pinned(device.index, bytes);
+    return memory == Memory::of_device ? cuda::allocate(device.index, bytes)
+                                       : cuda::allocate_pinned(device.index, bytes);
   }
   // aligned_alloc wants a multiple of the alignment.
   const int64_t rounded = (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;

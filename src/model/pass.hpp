@@ -132,10 +132,11 @@ struct BlockParameters {
   /// A weight with rows of so many columns, as products take it. A product's own rounded copy has rows at multiples of
   /// 16 bytes, without which there are no fast products; so it rounds by itself where they would not be here.
   ConstValues weight(int64_t offset, int64_t columns) const {
-    constexpr int64_t kStep = 8;
-    if (rounded == nullptr || offset % kStep != 0 || columns % kStep != 0) return values + offset;
+    if (rounded == nullptr || !fits(offset) || !fits(columns)) return values + offset;
     return rounded + offset;
   }
+  /// Whether so many bf16 values are a multiple of 16 bytes.
+  static bool fits(int64_t values) { return values % 8 == 0; }
 };
 
 /// What every block needs in a pass.

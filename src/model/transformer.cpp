@@ -121,14 +121,17 @@ struct Transformer::Impl {
     const int64_t head_rows = head.piece_rows(tokens);
     int64_t most = std::max(ops.column_sums_scratch(chunk, std::max({C, qkv_width, up_width})),
                             ops.column_sums_scratch(head_rows, C));
-    // y = x weight^T, dx = dy weight and d_weight = dy^T x, with a weight (out, in); all of fp32, which takes most.
+    // y = x weight^T, dx = dy weight and d_weight = dy^T x, with a weight (out, in) that is rounded already where
+    // BlockParameters::weight says so; the others of fp32, which takes most.
     const auto product = [&](int64_t rows, int64_t out, int64_t in) {
-      const auto bytes = [&](Transpose a, Transpose b, int64_t m, int64_t n, int64_t k) {
-        return ops.gemm_scratch(options.arithmetic, a, b, m, n, k, Element::fp32, Element::fp32);
+      const bool is_rounded = on_device() && options.arithmetic == Element::bf16 && BlockParameters::fits(in);
+      const Element weight = is_rounded ? Element::bf16 : Element::fp32;
+      const auto bytes = [&](Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, Element right) {
+        return ops.gemm_scratch(options.arithmetic, a, b, m, n, k, Element::fp32, right);
       };
-      most = std::max({most, bytes(Transpose::no, Transpose::yes, rows, out, in),
-                       bytes(Transpose::no, Transpose::no, rows, in, out),
-                       bytes(Transpose::yes, Transpose::no, out, in, rows)});
+      most = std::max({most, bytes(Transpose::no, Transpose::yes, rows, out, in, weight),
+                       bytes(Transpose::no, Transpose::no, rows, in, out, weight),
+                       bytes(Transpose::yes, Transpose::no, out, in, rows, Element::fp32)});
     };
     product(chunk, qkv_width, C);
     product(chunk, C, C);

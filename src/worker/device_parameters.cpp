@@ -44,6 +44,7 @@ const float* DeviceParameters::bring(int64_t block, const float* host, int64_t v
 }
 
 void DeviceParameters::free_device() {
+  pull_.synchronize();
   blocks_.clear();
   host_ = {};
   compute_ = pull_ = Stream(Device{});

@@ -46,6 +46,7 @@ GradientSender::GradientSender(const RunPlan& plan, const Stream& compute, int w
 }
 
 void GradientSender::free_device() {
+  push_.synchronize();
   for (Buffer& buffer : buffers_) {
     buffer.values = {};
     buffer.sketch = {};

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <thread>
 #include <vector>
@@ -51,6 +52,13 @@ TEST(CudaDevices, StreamsAndEventsAreOfTheirOwnWhicheverIsCurrent) {
 }
 
 // A thread begins with device 0, and so does a process.
+// At their first launch, beside a sum of NCCL, could be too late.
+TEST(CudaDevices, KernelsAreLoadedWithTheContext) {
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  ASSERT_NE(loading, nullptr);
+  EXPECT_STREQ(loading, "EAGER");
+}
+
 TEST(CudaDevices, WhoHasAnotherOneLeavesTheFirstAlone) {
   cuda_emulation::set_devices(2);
   cuda_emulation::take_used_devices();

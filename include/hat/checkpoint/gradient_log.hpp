@@ -85,6 +85,7 @@ class GradientLog {
   void close_before(int64_t step);
   void rethrow() const;
   Segment& segment_of(int64_t step);
+  void write_lists(Segment& segment);  // what rows point to
   void write_rows(Segment& segment);
   bool compresses() const;
 

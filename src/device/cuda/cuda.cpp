@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <span>
 
 #include "hat/core/error.hpp"
@@ -12,6 +13,11 @@
 namespace hat::cuda {
 
 namespace {
+
+// By default CUDA loads a kernel at its first launch, which may wait for all that the device is doing. While it sums
+// with NCCL, that waits for other ranks, which may wait for this one. So kernels are loaded with the device's context,
+// unless the user wants it otherwise. Before main, where no other thread reads the environment.
+[[maybe_unused]] const int loads_eagerly = ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 
 std::string hexadecimal(std::span<const char> bytes) {
   std::string text;
