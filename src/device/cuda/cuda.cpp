@@ -77,7 +77,8 @@ void* allocate(int device, int64_t bytes) {
   check(cudaSetDevice(device), "cudaSetDevice");
   const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (result == cudaErrorMemoryAllocation) {
-    throw Error(fmt::format("out of memory: CUDA device {} cannot allocate {} bytes", device, bytes));
+    throw Error(fmt::format("out of memory: CUDA device {} cannot allocate {} bytes (device = cpu computes without it)",
+                            device, bytes));
   }
   check(result, "cudaMalloc");
   return data;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hat/core/error.hpp"
+#include "hat/device/cuda.hpp"
 
 namespace hat {
 
@@ -37,7 +38,7 @@ void* CudaStream::scratch(size_t bytes) {
   scratch_ = nullptr;
   scratch_bytes_ = 0;
   const size_t wanted = std::max(kLeast, bytes);
-  check(cudaMalloc(&scratch_, wanted), "cudaMalloc");
+  scratch_ = cuda::allocate(device_, static_cast<int64_t>(wanted));
   scratch_bytes_ = wanted;
   return scratch_;
 }
