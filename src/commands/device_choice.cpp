@@ -255,7 +255,7 @@ DeviceKind device_for_one(const std::string& wanted) {
 }
 
 int64_t device_share(const RunSetup& setup) {
-  // Kernels, and those of libraries, are loaded when they are needed; NCCL's buffers are an estimate.
+  // Libraries may load and take more later; NCCL's buffers are an estimate.
   constexpr double kUsable = 0.9;
   return static_cast<int64_t>(kUsable * static_cast<double>(setup.free_of_device)) / setup.device_sharers;
 }

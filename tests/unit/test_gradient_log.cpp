@@ -1,6 +1,11 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "hat/checkpoint/gradient_log.hpp"
@@ -255,6 +260,45 @@ TEST_F(GradientLogTest, WritesNothingOverAClosedFile) {
       },
       Error);
   EXPECT_EQ(fs::file_size(file), size);
+}
+
+// At whatever moment a file is read or its writer killed: rows that are in it have their sums there.
+TEST_F(GradientLogTest, NoRowIsInTheFileBeforeItsSum) {
+  const pid_t writer = fork();
+  ASSERT_GE(writer, 0);
+  if (writer == 0) {
+    try {
+      auto log = make_log(1, 0, LogPayload::sum, LogDurability::commit);
+      for (int64_t step = 0;; ++step) wait(*log, add_step(*log, step));
+    } catch (const std::exception&) {  // a reader that opens a file just when it is made can be in its way
+    }
+    _exit(0);
+  }
+  int64_t found = 0;
+  int64_t newest = 0;  // step
+  std::string missing;
+  const auto begin = std::chrono::steady_clock::now();
+  while (missing.empty() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(2)) {
+    GradientLogReader reader(run(), newest);
+    if (reader.attempts().empty()) continue;  // not yet
+    const auto& attempt = reader.attempts().front();
+    const auto updates = reader.updates(attempt, 0, newest, newest + 10 * kSegmentSteps);
+    if (!updates.empty()) newest = updates.back().step;
+    std::vector<float> values;
+    for (size_t i = updates.size() - std::min<size_t>(updates.size(), 20); i < updates.size(); ++i) {
+      try {
+        reader.read(attempt, 0, updates[i], values);
+        ++found;
+      } catch (const InputError& error) {
+        // (Other reasons: the file is just being made.)
+        if (std::string(error.what()).find("are needed") != std::string::npos) missing = error.what();
+      }
+    }
+  }
+  ::kill(writer, SIGKILL);
+  waitpid(writer, nullptr, 0);
+  EXPECT_EQ(missing, "");
+  if (found == 0) GTEST_SKIP() << "the writer ended before anything could be read";
 }
 
 TEST_F(GradientLogTest, CompressesWhereItIsTold) {

@@ -29,7 +29,8 @@ class CompressionChoice {
   void begin_file(double now, bool compressed);
   /// Writing kept the thread busy for so long; `bytes`: of values, as they are in memory.
   void wrote(int64_t bytes, double seconds);
-  /// For the file that begins `now`. `compressibility`: of such values; asked for only where it decides.
+  /// For the file that begins `now`. `measure()` gives the Compressibility of such values; called only where it
+  /// decides.
   template <class Measure>
   bool choose(double now, Measure measure) const {
     return is_busy(now) && plain_s_ > 0 && compression_pays(measure(), static_cast<double>(plain_bytes_) / plain_s_);
